@@ -181,3 +181,28 @@ def connection_layout():
     """Fields of the connection row: the arguments of CMD_MODIFY_QP except index and start PSNs."""
     from roce_soc.abi import QP_ARGS
     return [(a.name, a.width) for a in QP_ARGS if a.name not in ("qpi", "sq_psn", "rq_psn")]
+
+
+# Receive side, in packet order ------------------------------------------------------------------------
+
+def roce_frame_description(dw=DATA_WIDTH):
+    """A RoCE frame from network/receive: raw beats, fields stable from the first beat to the last.
+
+    `end` counts bytes from the frame's start to behind the ICRC, `bth` holds BTH and extension
+    headers as they stand on the wire (byte 0 in bits 7:0), `bth_offset` is the BTH's place.
+    """
+    return EndpointDescription(
+        [("data", dw), ("last_be", dw//8), ("error", dw//8)],
+        [("vlan", 1), ("ipv6", 1), ("end", 14), ("bth_offset", 7), ("udp_length", 16), ("bth", 8*(12 + 28)),
+         ("dst_mac", 48), ("src_ip", 128), ("dst_ip", 128), ("ecn", 2), ("row", 6)])
+
+
+def rx_beats_description(dw=DATA_WIDTH):
+    """Beats from packet/decoder to packet/buffer; `start` is the payload's first byte in the frame."""
+    return EndpointDescription([("data", dw)], [("start", 7), ("length", 13), ("keep", 1)])
+
+
+def rx_verdict_description():
+    """The decoder's judgement of a frame, in frame order: row 0 = good, else the row of errors.py."""
+    fields = [f for f in rx_packet_description().payload_layout if f[0] not in ("has_slot", "slot", "offset")]
+    return EndpointDescription(fields + [("row", 6), ("response", 1), ("cnp", 1)])

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Packet buffer: payload of received packets in chunks with a free list, committed by the verdict.
+
+Not supported: per-priority occupancy and PFC thresholds.
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.common import (
+    DATA_WIDTH, refusal_description, rx_beats_description, rx_packet_description, rx_verdict_description)
+from roce_soc.errors import ERRORS
+
+CHUNK_BEATS  = 8
+RECORD_DEPTH = 64      # packets that may wait for the responder or the completer.
+FRAME_DEPTH  = 32      # frames between their last beat and their verdict.
+
+
+# PacketBuffer -------------------------------------------------------------------------------------
+
+class PacketBuffer(LiteXModule):
+    """Stores payload beats as they come, hands out records of good packets, frees chunks as they are read.
+
+    A frame takes chunks from the free list while it arrives; its chunk list is committed by a good
+    verdict or given back by a bad one, whole in both cases. There is no order among committed
+    packets: whoever holds a record fetches its slot when it likes (parked packets do so late).
+
+    Parameters
+    ----------
+    n_chunks : int
+        Chunks of 512 B, a power of two from 16 to 1024.
+
+    Endpoints
+    ---------
+    sink : rx_beats_description(512), in
+        Beats from the decoder; valid only.
+    verdict : rx_verdict_description(), in
+        One pulse a frame, in order, after the frame's last beat.
+    request, response : rx_packet_description(), out
+        Records of good packets.
+    fetch : {slot, discard}, in
+        Read a packet's beats and free its chunks, or (discard) only free them; served in order.
+    data : {data}, out
+        Stored beats of the fetched packet, first and last mark the packet.
+    refusal : refusal_description(), out
+        One pulse for each frame that was not handed out.
+
+    Latency: verdict to record 2 clocks; fetch to the first beat 4 clocks, then one beat a clock, no gap between packets.
+    Errors : no free chunk, or no room for the record: the frame is dropped whole, row BUFFER_FULL.
+    """
+    def __init__(self, n_chunks=512, dw=DATA_WIDTH):
+        if n_chunks not in (16, 32, 64, 128, 256, 512, 1024):
+            raise ValueError(f"n_chunks must be a power of two from 16 to 1024, not {n_chunks!r}")
+        chunk_bits = log2_int(n_chunks)
+        # Stream Endpoints.
+        self.sink     = sink     = stream.Endpoint(rx_beats_description(dw))
+        self.verdict  = verdict  = stream.Endpoint(rx_verdict_description())
+        self.request  = stream.Endpoint(rx_packet_description())
+        self.response = stream.Endpoint(rx_packet_description())
+        self.fetch    = stream.Endpoint([("slot", 10), ("discard", 1)])
+        self.data     = stream.Endpoint([("data", dw)])
+        self.refusal  = stream.Endpoint(refusal_description())
+        self.ready      = Signal()                       # init walker has filled the free list.
+        self.chunks_free = Signal(max=n_chunks + 1)      # for monitoring: all of them when idle.
+
+        # # #
+
+        # Memories. Links and packet sizes are read in the same clock (distributed RAM).
+        storage = Memory(dw, n_chunks*CHUNK_BEATS)
+        links   = Memory(chunk_bits, n_chunks)
+        sizes   = Memory(7, n_chunks)
+        store_port = storage.get_port(write_capable=True)
+        load_port  = storage.get_port(has_re=True)
+        link_write, link_read = links.get_port(write_capable=True), links.get_port(async_read=True)
+        size_write, size_read = sizes.get_port(write_capable=True), sizes.get_port(async_read=True)
+        self.specials += storage, links, sizes, store_port, load_port, link_write, link_read, size_write, size_read
+
+        # Free list: filled once by a walker, then by the reader.
+        self.free = free = stream.SyncFIFO([("chunk", chunk_bits)], n_chunks, buffered=True)
+        walker    = Signal(max=n_chunks + 1)
+        release   = stream.Endpoint([("chunk", chunk_bits)])
+        walking   = Signal()
+        self.comb += [
+            walking.eq(walker != n_chunks),
+            self.ready.eq(~walking),
+            free.sink.valid.eq(walking | release.valid),
+            free.sink.chunk.eq(Mux(walking, walker, release.chunk)),
+        ]
+        self.sync += If(walking, walker.eq(walker + 1))
+        taken = Signal()
+        self.comb += taken.eq(free.source.valid & free.source.ready)
+        self.sync += [
+            If(walking,
+                self.chunks_free.eq(walker + 1),
+            ).Else(
+                self.chunks_free.eq(self.chunks_free + release.valid - taken),
+            )
+        ]
+
+        # Store: which beats hold payload, where they go.
+        beat          = Signal(8)     # beats of the frame seen.
+        number        = Signal(8)     # this beat's number in the frame.
+        first_payload = Signal()
+        last_payload  = Signal(8)
+        last_byte     = Signal(14)
+        wanted, got   = Signal(), Signal()
+        stored        = Signal(7)     # payload beats stored of this frame.
+        stored_now    = Signal(7)
+        head, chunk   = Signal(chunk_bits), Signal(chunk_bits)
+        chunk_now     = Signal(chunk_bits)
+        overflow, overflow_now, fresh = Signal(), Signal(), Signal()
+        self.comb += [
+            number.eq(Mux(sink.first, 0, beat)),
+            last_byte.eq(sink.start + sink.length - 1),
+            first_payload.eq(sink.start[6]),
+            last_payload.eq(last_byte[6:]),
+            stored_now.eq(Mux(sink.first, 0, stored)),
+            wanted.eq(sink.valid & sink.keep & (number >= first_payload) & (number <= last_payload)),
+            fresh.eq(stored_now[:3] == 0),
+            overflow_now.eq((~sink.first & overflow) | (wanted & fresh & ~free.source.valid)),
+            got.eq(wanted & ~overflow_now),
+            free.source.ready.eq(got & fresh),
+            chunk_now.eq(Mux(fresh, free.source.chunk, chunk)),
+            store_port.we.eq(got),
+            store_port.adr.eq(Cat(stored_now[:3], chunk_now)),
+            store_port.dat_w.eq(sink.data),
+            # The link is written when its successor is taken.
+            link_write.we.eq(got & fresh & (stored_now != 0)),
+            link_write.adr.eq(chunk),
+            link_write.dat_w.eq(free.source.chunk),
+        ]
+        self.sync += [
+            If(sink.valid,
+                If(number != 0xff, beat.eq(number + 1)),
+                stored.eq(stored_now + got),
+                overflow.eq(overflow_now),
+            ),
+            If(got,
+                chunk.eq(chunk_now),
+                If(stored_now == 0, head.eq(free.source.chunk)),
+            )
+        ]
+
+        # Frames that wait for their verdict.
+        self.frames = frames = stream.SyncFIFO([("head", chunk_bits), ("size", 7), ("overflow", 1), ("offset", 6)], FRAME_DEPTH)
+        ended, ended_offset = Signal(), Signal(6)
+        self.sync += [
+            ended.eq(sink.valid & sink.last),
+            ended_offset.eq(sink.start[:6]),
+        ]
+        self.comb += [
+            frames.sink.valid.eq(ended),
+            frames.sink.head.eq(head),
+            frames.sink.size.eq(stored),
+            frames.sink.overflow.eq(overflow),
+            frames.sink.offset.eq(ended_offset),
+            size_write.we.eq(ended & (stored != 0)),
+            size_write.adr.eq(head),
+            size_write.dat_w.eq(stored),
+        ]
+
+        # Commit or give back. The verdict is registered so that the frame's entry is there.
+        v        = Record(rx_verdict_description().payload_layout)
+        v_valid  = Signal()
+        names    = [n for n, _ in rx_verdict_description().payload_layout]
+        self.sync += [v_valid.eq(verdict.valid), [getattr(v, n).eq(getattr(verdict, n)) for n in names]]
+        self.requests  = requests  = stream.SyncFIFO(rx_packet_description(), RECORD_DEPTH, buffered=True)
+        self.responses = responses = stream.SyncFIFO(rx_packet_description(), RECORD_DEPTH, buffered=True)
+        self.drops     = drops     = stream.SyncFIFO([("slot", chunk_bits)], n_chunks, buffered=True)
+        good, room, has_slot = Signal(), Signal(), Signal()
+        self.comb += [
+            frames.source.ready.eq(v_valid),
+            has_slot.eq(frames.source.size != 0),
+            room.eq(Mux(v.response, responses.sink.ready, requests.sink.ready) & ~frames.source.overflow),
+            good.eq(v_valid & (v.row == 0)),
+            requests.sink.valid.eq(good & room & ~v.response),
+            responses.sink.valid.eq(good & room & v.response),
+            drops.sink.valid.eq(v_valid & has_slot & ~(good & room)),
+            drops.sink.slot.eq(frames.source.head),
+            requests.source.connect(self.request),
+            responses.source.connect(self.response),
+        ]
+        for records in (requests, responses):
+            self.comb += [
+                [getattr(records.sink, n).eq(getattr(v, n)) for n in names if n not in ("row", "response", "cnp")],
+                records.sink.first.eq(1),
+                records.sink.last.eq(1),
+                records.sink.has_slot.eq(has_slot),
+                records.sink.slot.eq(frames.source.head),
+                records.sink.offset.eq(frames.source.offset),
+            ]
+        self.sync += [
+            self.refusal.valid.eq(v_valid & ~(good & room)),
+            self.refusal.row.eq(Mux(v.row != 0, v.row, ERRORS["BUFFER_FULL"].index)),
+            self.refusal.qpn.eq(v.qpn),
+            self.refusal.psn.eq(v.psn),
+            self.refusal.opcode.eq(v.opcode),
+            self.refusal.info.eq(v.length),
+        ]
+
+        # Read: own drops and the placer's fetches in turn; a job is loaded while the former's last step runs.
+        job_valid, job_discard, job_first = Signal(), Signal(), Signal()
+        job_chunk, job_left, job_lane     = Signal(chunk_bits), Signal(7), Signal(3)
+        step, job_last, load              = Signal(), Signal(), Signal()
+        step_chunk_ends                   = Signal()
+        use_drop                          = Signal()
+        next_slot                         = Signal(chunk_bits)
+        room_out                          = Signal()
+        self.comb += [
+            use_drop.eq(drops.source.valid),
+            next_slot.eq(Mux(use_drop, drops.source.slot, self.fetch.slot)),
+            size_read.adr.eq(next_slot),
+            link_read.adr.eq(job_chunk),
+            step.eq(job_valid & (job_discard | room_out)),
+            # A discard frees a chunk each clock, a fetch reads a beat.
+            job_last.eq(Mux(job_discard, job_left <= CHUNK_BEATS, job_left == 1)),
+            step_chunk_ends.eq(job_discard | (job_lane == CHUNK_BEATS - 1) | job_last),
+            load.eq(~job_valid | (step & job_last)),
+            drops.source.ready.eq(load),
+            self.fetch.ready.eq(load & ~use_drop),
+            release.valid.eq(step & step_chunk_ends),
+            release.chunk.eq(job_chunk),
+        ]
+        self.sync += [
+            If(step,
+                job_first.eq(0),
+                job_left.eq(job_left - Mux(job_discard, CHUNK_BEATS, 1)),
+                job_lane.eq(job_lane + 1),
+                If(step_chunk_ends, job_chunk.eq(link_read.dat_r), job_lane.eq(0)),
+            ),
+            If(load,
+                job_valid.eq(use_drop | self.fetch.valid),
+                job_discard.eq(use_drop | self.fetch.discard),
+                job_first.eq(1),
+                job_chunk.eq(next_slot),
+                job_left.eq(size_read.dat_r),
+                job_lane.eq(0),
+            )
+        ]
+
+        # RAM output: two registers, then a small FIFO that always has room for what is under way.
+        self.output = output = stream.SyncFIFO([("data", dw)], 16, buffered=False)
+        flags   = [Record([("valid", 1), ("first", 1), ("last", 1)]) for _ in range(2)]
+        q       = Signal(dw)
+        pending = Signal(max=17)     # beats promised to `output`.
+        read    = Signal()
+        self.comb += [
+            room_out.eq(pending != 16),
+            read.eq(step & ~job_discard),
+            load_port.adr.eq(Cat(job_lane, job_chunk)),
+            load_port.re.eq(1),
+            output.sink.valid.eq(flags[1].valid),
+            output.sink.first.eq(flags[1].first),
+            output.sink.last.eq(flags[1].last),
+            output.sink.data.eq(q),
+            output.source.connect(self.data),
+        ]
+        self.sync += [
+            flags[0].valid.eq(read), flags[0].first.eq(job_first), flags[0].last.eq(job_last),
+            flags[1].eq(flags[0]),
+            q.eq(load_port.dat_r),
+            pending.eq(pending + read - (self.data.valid & self.data.ready)),
+        ]
