@@ -206,3 +206,11 @@ def rx_verdict_description():
     """The decoder's judgement of a frame, in frame order: row 0 = good, else the row of errors.py."""
     fields = [f for f in rx_packet_description().payload_layout if f[0] not in ("has_slot", "slot", "offset")]
     return EndpointDescription(fields + [("row", 6), ("response", 1), ("cnp", 1)])
+
+
+# Commands to queue owners -----------------------------------------------------------------------------
+
+def ring_write_description():
+    """A ring object's geometry from the command port (abi.CQ_ARGS): CQ, RQ or EQ."""
+    return EndpointDescription([
+        ("index", QPI_WIDTH), ("enable", 1), ("log2", 4), ("target", TARGET_WIDTH), ("page", 8), ("addr", 64)])

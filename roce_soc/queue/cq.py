@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Completion queues: rings of 32-byte CQEs in memory, consumer doorbells, arming, overflow.
+
+Ref: InfiniBand Architecture vol. 1 ch. 10.2.6, 11.4.2 (completion queues, notification).
+Not supported: resizing a CQ, moderation.
+"""
+from migen import *
+from migen.genlib.roundrobin import RoundRobin, SP_CE
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc import abi
+from roce_soc.common import (
+    DATA_BYTES, QPI_WIDTH, TARGET_WIDTH, cqe_description, doorbell_description, event_description,
+    memory_command_description, memory_wack_description, memory_wdata_description, refusal_description,
+    ring_write_description)
+from roce_soc.errors import ERRORS
+
+OP_WRITE, OP_CONSUMER, OP_ARM, OP_CQE = range(4)
+WRITES_OUTSTANDING = 16
+
+
+def cqe_bits(cqe, phase):
+    """The 256 bits of a CQE (abi.CQE) from a cqe_description record and the phase bit."""
+    at, out = 0, []
+    for entry in abi.CQE:
+        place = 8*entry.byte + entry.bit
+        if place > at:
+            out.append(C(0, place - at))
+        out.append(phase if entry.name == "phase" else getattr(cqe, entry.name)[:entry.width])
+        at = place + entry.width
+    return Cat(*out, C(0, 8*abi.CQE_BYTES - at))
+
+
+# CompletionQueues ---------------------------------------------------------------------------------
+
+class CompletionQueues(LiteXModule):
+    """Writes CQEs in index order and raises events for armed queues, after the CQE is visible.
+
+    One pipeline owns the rows: geometry writes, doorbells and completions pass it one after the
+    other; a row in the pipeline stalls only operations on the same queue.
+
+    Parameters
+    ----------
+    n_cqs : int
+        Queues, a power of two from 2 to 4096.
+
+    Endpoints
+    ---------
+    get_port() : cqe_description(), in
+        Completions of one client, in its order.
+    write : ring_write_description(), in
+        Geometry from the command port; resets the queue's indices.
+    doorbell : doorbell_description(), in
+        Kinds CQ (consumer index, free running 16 bits) and CQ_ARM (low 15 bits of it, bit 15: solicited only).
+    wcmd, wdata, wack : memory write port
+        One 32-byte write a CQE.
+    event : event_description(), out
+        EVENT_COMPLETION of an armed queue, EVENT_CQ_ERR on overflow or when a CQE could not be written.
+    refusal : refusal_description(), out
+        CQ_OVERFLOW, DOORBELL.
+
+    Latency: 4 clocks from a completion to its write command; one completion a clock, three on one queue.
+    Errors : overflow is judged against the consumer index: the CQE is not written, CQ_ERR is raised once.
+    """
+    def __init__(self, n_cqs):
+        if n_cqs < 2 or n_cqs > 4096 or n_cqs & (n_cqs - 1):
+            raise ValueError(f"n_cqs must be a power of two from 2 to 4096, not {n_cqs!r}")
+        self.n_cqs    = n_cqs
+        self.sinks    = []
+        self.write    = stream.Endpoint(ring_write_description())
+        self.doorbell = stream.Endpoint(doorbell_description())
+        self.wcmd     = stream.Endpoint(memory_command_description())
+        self.wdata    = stream.Endpoint(memory_wdata_description())
+        self.wack     = stream.Endpoint(memory_wack_description())
+        self.event    = stream.Endpoint(event_description())
+        self.refusal  = stream.Endpoint(refusal_description())
+        self.ready    = Signal()
+
+    def get_port(self):
+        """A new client port."""
+        sink = stream.Endpoint(cqe_description())
+        self.sinks.append(sink)
+        return sink
+
+    def do_finalize(self):
+        bits = log2_int(self.n_cqs)
+
+        # Rows.
+        row_layout = [("valid", 1), ("target", TARGET_WIDTH), ("log2", 4), ("page", 8), ("addr", 64),
+            ("producer", 16), ("consumer", 16), ("armed", 1), ("solicited_only", 1), ("last_solicited", 15), ("overflow", 1)]
+        row, new = Record(row_layout), Record(row_layout)
+        rows     = Memory(len(row.raw_bits()), self.n_cqs)
+        rd, wr   = rows.get_port(), rows.get_port(write_capable=True)
+        self.specials += rows, rd, wr
+        walker = Signal(bits + 1)
+        self.sync += If(~self.ready, walker.eq(walker + 1))
+        self.comb += self.ready.eq(walker[-1])
+
+        # Stage A: geometry first, then doorbells, then completions round robin.
+        op_layout = [("kind", 2), ("cqn", bits), ("known", 1), ("page", 8), ("index", 16), ("geometry", len(row.raw_bits())),
+            ("cqe", len(Record(cqe_description().payload_layout).raw_bits()))]
+        a, b, c   = Record(op_layout), Record(op_layout), Record(op_layout)
+        a_valid, b_valid, c_valid = Signal(), Signal(), Signal()
+        self.rr   = rr = RoundRobin(max(len(self.sinks), 1), SP_CE)
+        room, hazard, go = Signal(), Signal(), Signal()
+        self.comb += [rr.request[i].eq(s.valid) for i, s in enumerate(self.sinks)]
+        geometry = Record(row_layout)
+        self.comb += [
+            geometry.valid.eq(self.write.enable),
+            [getattr(geometry, n).eq(getattr(self.write, n)) for n in ("target", "log2", "page", "addr")],
+        ]
+        granted = Record(cqe_description().payload_layout)
+        granted_valid = Signal()
+        self.comb += Case(rr.grant, {i: [granted_valid.eq(s.valid), granted.raw_bits().eq(Cat(*[getattr(s, n) for n, _ in cqe_description().payload_layout]))]
+            for i, s in enumerate(self.sinks)})
+        doorbell = self.doorbell
+        self.comb += [
+            hazard.eq((b_valid & (b.cqn == a.cqn)) | (c_valid & (c.cqn == a.cqn))),
+            go.eq(self.ready & a_valid & room & ~hazard),
+            a.cqe.eq(granted.raw_bits()),
+            a.geometry.eq(geometry.raw_bits()),
+            a.page.eq(doorbell.page),
+            a.index.eq(doorbell.index),
+            rd.adr.eq(a.cqn),
+            If(self.write.valid,
+                a_valid.eq(1),
+                a.kind.eq(OP_WRITE),
+                a.cqn.eq(self.write.index),
+                a.known.eq(1),
+                self.write.ready.eq(go),
+            ).Elif(doorbell.valid,
+                a_valid.eq(1),
+                a.kind.eq(Mux(doorbell.kind == abi.DOORBELL_CQ_ARM//4, OP_ARM, OP_CONSUMER)),
+                a.cqn.eq(doorbell.queue),
+                a.known.eq(doorbell.queue < self.n_cqs),
+                doorbell.ready.eq(go),
+            ).Else(
+                # A grant that points at an idle client starts nothing.
+                a_valid.eq(granted_valid),
+                a.kind.eq(OP_CQE),
+                a.cqn.eq(granted.cqn),
+                a.known.eq(granted.cqn < self.n_cqs),
+                [If(rr.grant == i, s.ready.eq(go & s.valid)) for i, s in enumerate(self.sinks)],
+            ),
+            # The grant moves on after each completion, and looks for a client while it has none.
+            rr.ce.eq(~self.write.valid & ~doorbell.valid & (go | ~granted_valid)),
+        ]
+        self.sync += [b_valid.eq(go), b.eq(a), c_valid.eq(b_valid), c.eq(b)]
+
+        # Stage C: the row is here.
+        cqe    = Record(cqe_description().payload_layout)
+        q      = Record(row_layout)
+        used   = Signal(16)
+        full, usable, solicited, fire = Signal(), Signal(), Signal(), Signal()
+        beyond, beyond_solicited      = Signal(15), Signal(15)
+        self.sync += q.raw_bits().eq(rd.dat_r)
+        out_layout = [("write", 1), ("target", TARGET_WIDTH), ("addr", 64), ("cqe", 256), ("fire", 1), ("type", 8), ("cqn", bits)]
+        self.out   = out = stream.SyncFIFO(out_layout, 8)
+        mask       = Signal(16)
+        bad_bell, lost = Signal(), Signal()
+        waiting    = Signal()
+        self.comb += [
+            room.eq(out.level <= 8 - 4),
+            cqe.raw_bits().eq(c.cqe),
+            new.eq(q),
+            mask.eq((1 << q.log2) - 1),
+            used.eq(q.producer - q.consumer),
+            full.eq(used > mask),
+            usable.eq(q.valid & c.known),
+            solicited.eq(cqe.solicited | (cqe.status != 0)),
+            beyond.eq(q.producer[:15] - c.index[:15]),
+            beyond_solicited.eq(q.last_solicited - c.index[:15]),
+            waiting.eq(Mux(c.index[15], (beyond_solicited != 0) & (beyond_solicited <= beyond), beyond != 0)),
+            wr.adr.eq(Mux(self.ready, c.cqn, walker[:bits])),
+            wr.dat_w.eq(Mux(self.ready, new.raw_bits(), 0)),
+            wr.we.eq(~self.ready | (c_valid & c.known)),
+            out.sink.target.eq(q.target),
+            out.sink.addr.eq(q.addr + ((q.producer & mask) << log2_int(abi.CQE_BYTES))),
+            out.sink.cqe.eq(cqe_bits(cqe, ~((q.producer >> q.log2) & 1) & 1)),
+            out.sink.cqn.eq(c.cqn),
+            out.sink.type.eq(abi.EVENT_COMPLETION),
+            If(c_valid,
+                Case(c.kind, {
+                    OP_WRITE: new.raw_bits().eq(c.geometry),
+                    OP_CONSUMER: [
+                        If(usable & (q.page == c.page) & (((c.index - q.consumer) & 0xffff) <= used),
+                            new.consumer.eq(c.index),
+                            new.overflow.eq(0),
+                        ).Else(bad_bell.eq(1)),
+                    ],
+                    OP_ARM: [
+                        If(usable & (q.page == c.page),
+                            out.sink.valid.eq(waiting),
+                            out.sink.fire.eq(1),
+                            new.armed.eq(~waiting),
+                            new.solicited_only.eq(c.index[15]),
+                        ).Else(bad_bell.eq(1)),
+                    ],
+                    OP_CQE: [
+                        If(usable & ~full,
+                            fire.eq(q.armed & (solicited | ~q.solicited_only)),
+                            new.producer.eq(q.producer + 1),
+                            If(solicited, new.last_solicited.eq(q.producer[:15] + 1)),
+                            If(fire, new.armed.eq(0)),
+                            out.sink.valid.eq(1),
+                            out.sink.write.eq(1),
+                            out.sink.fire.eq(fire),
+                        ).Else(
+                            lost.eq(1),
+                            new.overflow.eq(1),
+                            out.sink.valid.eq(~q.overflow),
+                            out.sink.fire.eq(1),
+                            out.sink.type.eq(abi.EVENT_CQ_ERR),
+                        ),
+                    ],
+                })
+            )
+        ]
+        self.sync += [
+            self.refusal.valid.eq(bad_bell | lost),
+            self.refusal.row.eq(Mux(lost, ERRORS["CQ_OVERFLOW"].index, ERRORS["DOORBELL"].index)),
+            self.refusal.qpn.eq(cqe.qpn),
+            self.refusal.info.eq(Cat(C(0, 16), c.cqn)),
+        ]
+        self._do_write(out, bits)
+
+    def _do_write(self, out, bits):
+        """Issues each write as command and beat together; the event follows the acknowledge."""
+        self.acks = acks = stream.SyncFIFO([("write", 1), ("fire", 1), ("type", 8), ("cqn", bits)], WRITES_OUTSTANDING)
+        # Events wait here so that acknowledges are always taken.
+        self.events = events = stream.SyncFIFO(event_description(), 2*WRITES_OUTSTANDING)
+        cmd_done, data_done = Signal(), Signal()
+        cmd_ok, data_ok, take = Signal(), Signal(), Signal()
+        tag  = Signal(log2_int(WRITES_OUTSTANDING))
+        lane = Signal(max=DATA_BYTES)
+        item = out.source
+        self.comb += [
+            lane.eq(item.addr[:6]),
+            self.wcmd.valid.eq(item.valid & item.write & ~cmd_done & acks.sink.ready),
+            self.wcmd.first.eq(1), self.wcmd.last.eq(1),
+            self.wcmd.target.eq(item.target),
+            self.wcmd.addr.eq(item.addr),
+            self.wcmd.length.eq(abi.CQE_BYTES),
+            self.wcmd.tag.eq(tag),
+            self.wdata.valid.eq(item.valid & item.write & ~data_done & acks.sink.ready),
+            self.wdata.first.eq(1), self.wdata.last.eq(1),
+            self.wdata.data.eq(Replicate(item.cqe, 2)),
+            self.wdata.be.eq(Mux(lane[5], 0xffffffff << 32, 0xffffffff)),
+            cmd_ok.eq(cmd_done | (self.wcmd.valid & self.wcmd.ready)),
+            data_ok.eq(data_done | (self.wdata.valid & self.wdata.ready)),
+            # An event for each outstanding acknowledge has its place before the write is finished.
+            take.eq(item.valid & acks.sink.ready & (self.events.level <= WRITES_OUTSTANDING) & (~item.write | (cmd_ok & data_ok))),
+            item.ready.eq(take),
+            acks.sink.valid.eq(take),
+            [getattr(acks.sink, n).eq(getattr(item, n)) for n in ("write", "fire", "type", "cqn")],
+        ]
+        self.sync += If(take,
+            cmd_done.eq(0), data_done.eq(0), tag.eq(tag + item.write),
+        ).Elif(item.valid & item.write,
+            cmd_done.eq(cmd_ok), data_done.eq(data_ok),
+        )
+        failed, pop = Signal(), Signal()
+        self.comb += [
+            self.wack.ready.eq(1),
+            pop.eq(acks.source.valid & (~acks.source.write | self.wack.valid)),
+            acks.source.ready.eq(pop),
+            failed.eq(acks.source.write & (self.wack.err != 0)),
+            events.sink.valid.eq(pop & (acks.source.fire | failed)),
+            events.sink.type.eq(Mux(failed, abi.EVENT_CQ_ERR, acks.source.type)),
+            events.sink.queue.eq(acks.source.cqn),
+            events.sink.info.eq(Mux(failed, self.wack.err, 0)),
+            events.source.connect(self.event),
+        ]
