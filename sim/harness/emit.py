@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Migen/LiteX module to Verilog text that Verilator runs as hardware would.
+
+Two things in LiteX's output do not survive Verilator 5.48 and are rewritten here: `always @(*)` blocks without
+inputs (constant assignments) are never executed, and memory initialisation files are named without a folder.
+"""
+import re
+
+from migen import ClockDomain, Record, Signal
+from migen.fhdl.tools import list_clock_domains
+
+from litex.gen.fhdl.verilog import convert
+
+# Ports --------------------------------------------------------------------------------------------
+
+def _flatten(prefix, item):
+    """Yields (name, Signal) of a Signal, a Record or Endpoint, a list or a dict of them."""
+    if isinstance(item, Signal):
+        yield prefix, item
+    elif isinstance(item, Record):
+        for field in item.layout:
+            sub = getattr(item, field[0])
+            # A stream's payload and params are named as the fields of the endpoint itself.
+            name = prefix if field[0] in ("payload", "param") else f"{prefix}_{field[0]}"
+            yield from _flatten(name, sub)
+    elif isinstance(item, (list, tuple)):
+        for n, sub in enumerate(item):
+            yield from _flatten(f"{prefix}{n}", sub)
+    elif isinstance(item, dict):
+        for key, sub in item.items():
+            yield from _flatten(f"{prefix}_{key}", sub)
+    else:
+        raise ValueError(f"port {prefix!r} must be a Signal, Record, Endpoint, list or dict, not {item!r}")
+
+
+def _signals(ios):
+    """Returns the set of port signals, each with its name fixed."""
+    if isinstance(ios, dict):
+        named = [pair for name, item in ios.items() for pair in _flatten(name, item)]
+    else:
+        named = []
+        for item in ios:
+            if isinstance(item, Signal):
+                named.append((item.name_override or item.backtrace[-1][0], item))
+            elif isinstance(item, Record) and item.name:
+                named.extend(_flatten(item.name, item))
+            else:
+                raise ValueError(f"port {item!r} has no name of its own: pass a dict {{name: item}}")
+    seen = {}
+    for name, signal in named:
+        if seen.setdefault(name, signal) is not signal:
+            raise ValueError(f"port name {name!r} is used twice")
+        signal.name_override = name
+    return set(seen.values())
+
+# Verilog ------------------------------------------------------------------------------------------
+
+def emit(module, ios, clocks=("sys",)):
+    """Converts a module.
+
+    Parameters
+    ----------
+    module : Module
+        Not yet finalised; CSRs in it need no bus: their `storage` may be a port.
+    ios : dict or iterable
+        {name: Signal, Record, Endpoint, list or dict of them}, or named signals. An endpoint `sink` gives the ports
+        `sink_valid`, `sink_ready`, `sink_data`, ...
+    clocks : tuple of str
+        Clock domains driven from outside: ports `<domain>_clk` and `<domain>_rst`.
+
+    Returns
+    -------
+    (text, files) : str and {file name: content}; the text carries no date and no folder.
+    """
+    ports    = _signals(ios)
+    fragment = module.get_fragment()
+    needed   = list_clock_domains(fragment)
+    known    = {cd.name: cd for cd in fragment.clock_domains}
+    for name in clocks:
+        if name not in known:
+            known[name] = ClockDomain(name)
+            fragment.clock_domains.append(known[name])
+        domain = known[name]
+        domain.clk.name_override = f"{name}_clk"
+        ports.add(domain.clk)
+        if domain.rst is not None:
+            domain.rst.name_override = f"{name}_rst"
+            ports.add(domain.rst)
+    missing = sorted(set(needed) - set(known))
+    if missing:
+        raise ValueError(f"clock domains {missing} are used but neither defined nor in clocks={tuple(clocks)!r}")
+    out   = convert(fragment, ios=ports, name="top")
+    text  = re.sub(r"^//.*$\n?", "", out.main_source, flags=re.M)
+    text  = text.replace("always @(*)", "always_comb")
+    return text, dict(out.data_files)

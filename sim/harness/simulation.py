@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""One running model: clocks, signals, streams, memories, traces."""
+import ctypes
+
+from sim.harness.library import Bound, load
+from sim.harness.memory import Memory
+from sim.harness.streams import Frame, Sink, Source
+
+__all__ = ["Frame", "HarnessError", "Sim", "Timeout", "Violation"]
+
+
+class HarnessError(AssertionError):
+    """Base of what the harness raises while the clock runs."""
+
+
+class Violation(HarnessError):
+    """The model broke a rule of a stream or of the memory-port contract."""
+
+
+class Timeout(HarnessError):
+    """What was waited for did not come within the bound."""
+
+
+class Sim:
+    """A fresh model in its power-up state: RAMs hold random bits of `seed`.
+
+    Parameters
+    ----------
+    so : str
+        Path from `build`.
+    seed : int
+        Decides RAM contents, gaps, stalls, latencies, errors.
+    clocks : dict
+        {domain: period in ps, or (period, phase)}; the first is the main one that `step` counts. Default: every
+        `<domain>_clk` input at 4000 ps.
+    strict : bool
+        Raise `Violation` at once; False collects them in `violations()`.
+    """
+    def __init__(self, so, seed=1, *, clocks=None, strict=True):
+        self.seed   = seed
+        self.c      = Bound(load(so), seed & (2**64 - 1))
+        self.ports  = {}
+        self.strict = strict
+        self._streams = []
+        self._closed  = False
+        self._list_ports()
+        self.c.stop_on_fault(strict)
+        self.clocks = {}
+        for name, timing in (clocks or self._default_clocks()).items():
+            period, phase = timing if isinstance(timing, tuple) else (timing, 0)
+            if period < 2:
+                raise ValueError(f"period of clock {name!r} must be 2 ps or more, not {period!r}")
+            index = self.c.clock(f"{name}_clk".encode(), f"{name}_rst".encode(), period, phase)
+            if index < 0:
+                raise ValueError(f"no clock input {name}_clk")
+            self.clocks[name] = index
+        if not self.clocks:
+            raise ValueError("the model has no clock input (build with clocks=...)")
+
+    def _list_ports(self):
+        name, is_input, n = ctypes.c_char_p(), ctypes.c_int(), 0
+        while (width := self.c.port(n, ctypes.byref(name), ctypes.byref(is_input))) >= 0:
+            self.ports[name.value.decode()] = (width, bool(is_input.value))
+            n += 1
+
+    def _default_clocks(self):
+        names = [n[:-4] for n, (_, is_input) in self.ports.items() if n.endswith("_clk") and is_input]
+        return {n: 4000 for n in sorted(names, key=lambda n: (n != "sys", n))}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __del__(self):
+        if getattr(self, "_closed", True) is False:
+            self.close()
+
+    def close(self):
+        """Frees the model; ends a trace."""
+        if not self._closed:
+            self._closed = True
+            self.c.delete()
+
+    # Clocks -----------------------------------------------------------------------------------------
+
+    def clock_index(self, name):
+        """Index of a clock domain; None is the main one."""
+        if name is None:
+            return 0
+        if name not in self.clocks:
+            raise ValueError(f"no clock {name!r}, there are {sorted(self.clocks)}")
+        return self.clocks[name]
+
+    def cycles(self, clock=None):
+        """Rising edges so far."""
+        return self.c.cycles(self.clock_index(clock))
+
+    @property
+    def time(self):
+        """Picoseconds so far."""
+        return self.c.time()
+
+    def violations(self):
+        """Takes the collected violations as texts."""
+        out = [self.c.fault(n).decode() for n in range(self.c.fault_count())]
+        self.c.clear_faults()
+        return out
+
+    def _check(self, result):
+        if self.strict and self.c.fault_count():
+            raise Violation(f"seed {self.seed}: " + "; ".join(self.violations()))
+        return result
+
+    def reset(self, cycles=8, settle=1):
+        """Holds every `<domain>_rst` for `cycles` of each clock; then runs `settle` cycles."""
+        self.c.reset(cycles)
+        self.step(settle)
+
+    def step(self, cycles=1):
+        """Runs the main clock."""
+        self._check(self.c.step(cycles))
+
+    def until(self, sink, count=1, max_cycles=100_000):
+        """Runs until `sink` holds `count` unread frames. Raises Timeout with the state of every stream."""
+        if self._check(self.c.until(sink.index, count, max_cycles)):
+            raise Timeout(f"{len(sink)} of {count} frames at {sink.prefix} after {max_cycles} cycles{self.state()}")
+
+    def drain(self, *sources, max_cycles=100_000):
+        """Runs until every frame of the sources (default: all) was taken."""
+        group = sources or [s for s in self._streams if isinstance(s, Source)]
+        index = (ctypes.c_int * max(1, len(group)))(*[s.index for s in group])
+        if self._check(self.c.drain(index, len(group), max_cycles)):
+            raise Timeout(f"sources not drained after {max_cycles} cycles{self.state()}")
+
+    def wait(self, name, value=1, max_cycles=100_000):
+        """Runs until port `name` has `value`."""
+        self._width(name)
+        if self._check(self.c.wait(name.encode(), value, max_cycles)):
+            raise Timeout(f"{name} is {self.peek(name):#x}, not {value:#x}, after {max_cycles} cycles{self.state()}")
+
+    def run(self, condition, max_cycles=100_000, every=16):
+        """Runs until `condition()` holds; asks every `every` cycles."""
+        left = max_cycles
+        while not condition():
+            if left <= 0:
+                raise Timeout(f"condition not met after {max_cycles} cycles{self.state()}")
+            self.step(min(every, left))
+            left -= every
+
+    def state(self):
+        """Text for messages: queue and handshake of every stream."""
+        rows = []
+        for s in self._streams:
+            level = " ".join(f"{r}={self.peek(s.roles[r])}" for r in ("valid", "ready") if r in s.roles)
+            held  = f"{s.pending} frames to send" if isinstance(s, Source) else f"{len(s)} frames unread"
+            rows.append(f"\n  {s.prefix}: {level}, {held}, {s.stats()}")
+        return f" (seed {self.seed}, cycle {self.cycles()})" + "".join(rows)
+
+    # Signals ----------------------------------------------------------------------------------------
+
+    def _width(self, name):
+        if name not in self.ports:
+            raise ValueError(f"no port {name!r}, there are {', '.join(sorted(self.ports))}")
+        return self.ports[name][0]
+
+    def poke(self, name, value):
+        """Sets an input port."""
+        width = self._width(name)
+        if value < 0 or value >> width:
+            raise ValueError(f"{name} is {width} bits, {value:#x} does not fit")
+        size = (width + 7) // 8
+        if self.c.poke(name.encode(), int(value).to_bytes(size, "little"), size):
+            raise ValueError(f"{name} is driven by the model")
+
+    def peek(self, name):
+        """Value of a port, after the falling edge."""
+        size   = (self._width(name) + 7) // 8
+        buffer = ctypes.create_string_buffer(size)
+        self.c.peek(name.encode(), buffer, size)
+        return int.from_bytes(buffer.raw, "little")
+
+    # Agents -----------------------------------------------------------------------------------------
+
+    def source(self, prefix, **options):
+        """Feeds the stream input `prefix`; options of `Source`."""
+        self._streams.append(Source(self, prefix, **options))
+        return self._streams[-1]
+
+    def sink(self, prefix, **options):
+        """Takes the stream output `prefix`; options of `Sink`."""
+        self._streams.append(Sink(self, prefix, **options))
+        return self._streams[-1]
+
+    def memory(self, *prefixes, **options):
+        """Puts one shared memory behind the memory ports `prefixes`; options of `Memory` and `MemoryPort.set`."""
+        return Memory(self, prefixes, **options)
+
+    def trace(self, path):
+        """Writes a VCD from here on (None ends it); needs `build(trace=True)` or ROCE_TRACE=1."""
+        if self.c.trace(path.encode() if path else None):
+            raise HarnessError("this model was built without trace: build(..., trace=True) or ROCE_TRACE=1")
