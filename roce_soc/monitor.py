@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Counters and the refusal ring: what the engine did, what it refused and why.
+
+Not supported: histograms, per-QP counters.
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+from litex.soc.interconnect.csr import *
+
+from roce_soc.common import refusal_description
+from roce_soc.errors import ERROR_ROWS, ERRORS
+
+REFUSAL_LINES = 64
+TRAFFIC_BASE  = ERROR_ROWS      # counters of traffic follow the error rows.
+
+
+# RoCEMonitor --------------------------------------------------------------------------------------
+
+class RoCEMonitor(LiteXModule):
+    """One free-running 32-bit counter per row of errors.py and per traffic pulse, and the last refusals.
+
+    Counters never lose a pulse: every source counts its rows in registers of its own. The refusal
+    ring is a log: of several refusals in one clock, or faster than a line a clock, some lines are
+    left out and counted in `lines_lost`.
+
+    Parameters
+    ----------
+    refusals : {source name: (refusal_description endpoint, stages)}
+        `stages` (of errors.py) bound the rows a source can name.
+    traffic : {counter name: (1-bit pulse, description)}
+
+    Counters are numbered: rows of errors.py by index, then traffic in the order given (`traffic_names`).
+    """
+    def __init__(self, refusals, traffic):
+        self.traffic_names = list(traffic)
+        self.counter_select = CSRStorage(fields=[
+            CSRField("index", size=8, description="Counter: row of errors.py, or 64 + traffic counter."),
+        ], description="Counter shown by `counter_value`.")
+        self.counter_value = CSRStatus(32, description="Counter at `counter_select`, free running, sampled when `counter_select` is written.")
+        self.lines = CSRStatus(32, description="Refusal lines written since reset; the newest is line (lines - 1) modulo 64.")
+        self.lines_lost = CSRStatus(32, description="Refusals counted but not logged.")
+        self.line_select = CSRStorage(fields=[
+            CSRField("index", size=6, description="Line of the refusal ring."),
+        ], description="Line shown by `line_*`.")
+        self.line_row = CSRStatus(fields=[
+            CSRField("row",    size=8,  offset=0, description="Row of errors.py."),
+            CSRField("opcode", size=8,  offset=8, description="BTH or work request opcode."),
+            CSRField("source", size=8,  offset=16, description="Which part refused: number in the order of doc/architecture.md."),
+        ], description="What was refused.")
+        self.line_qpn  = CSRStatus(32, description="Destination QPN or QP.")
+        self.line_psn  = CSRStatus(32, description="PSN.")
+        self.line_info = CSRStatus(32, description="Row's own detail: length, key or address.")
+        self.line_time = CSRStatus(32, description="Time base at the refusal, ticks.")
+        self.time      = Signal(32)
+
+        # # #
+
+        # Counters.
+        values = {}
+        for name, (endpoint, stages) in refusals.items():
+            rows = [row for row in ERRORS.values() if row.stage in stages]
+            for row in rows:
+                counter = Signal(32, name=f"count_{name}_{row.name.lower()}")
+                self.sync += If(endpoint.valid & (endpoint.row == row.index), counter.eq(counter + 1))
+                values.setdefault(row.index, []).append(counter)
+        for i, (name, (pulse, _)) in enumerate(traffic.items()):
+            counter = Signal(32, name=f"count_{name}")
+            self.sync += If(pulse, counter.eq(counter + 1))
+            values[TRAFFIC_BASE + i] = [counter]
+        sampled = Signal(32)
+        self.sync += If(self.counter_select.re,
+            Case(self.counter_select.storage, {**{i: sampled.eq(sum(c)) for i, c in values.items()}, "default": sampled.eq(0)}))
+        self.comb += self.counter_value.status.eq(sampled)
+
+        # Refusal ring: a small FIFO per source, one line a clock into the RAM.
+        line_layout = refusal_description().payload_layout + [("source", 8), ("time", 32)]
+        width       = sum(w for _, w in line_layout)
+        memory      = Memory(width, REFUSAL_LINES)
+        wr, rd      = memory.get_port(write_capable=True), memory.get_port()
+        self.specials += memory, wr, rd
+        fifos, losses = [], []
+        for number, (name, (endpoint, _)) in enumerate(refusals.items()):
+            fifo = stream.SyncFIFO(refusal_description(), 4)
+            setattr(self, f"{name}_fifo", fifo)
+            self.comb += [
+                fifo.sink.valid.eq(endpoint.valid),
+                [getattr(fifo.sink, n).eq(getattr(endpoint, n)) for n, _ in refusal_description().payload_layout],
+            ]
+            loss = Signal()
+            self.comb += loss.eq(fifo.sink.valid & ~fifo.sink.ready)
+            fifos.append((number, fifo))
+            losses.append(loss)
+        lines, lost = Signal(32), Signal(32)
+        self.sync += lost.eq(lost + sum(losses))
+        pick = None
+        for number, fifo in fifos:
+            body = [
+                wr.we.eq(1),
+                wr.dat_w.eq(Cat(*[getattr(fifo.source, n) for n, _ in refusal_description().payload_layout], C(number, 8), self.time)),
+                fifo.source.ready.eq(1),
+            ]
+            pick = If(fifo.source.valid, *body) if pick is None else pick.Elif(fifo.source.valid, *body)
+        self.comb += [
+            pick,
+            wr.adr.eq(lines[:log2_int(REFUSAL_LINES)]),
+            rd.adr.eq(self.line_select.fields.index),
+            self.lines.status.eq(lines),
+            self.lines_lost.status.eq(lost),
+        ]
+        self.sync += If(wr.we, lines.eq(lines + 1))
+        line = Record(line_layout)
+        self.comb += [
+            line.raw_bits().eq(rd.dat_r),
+            self.line_row.fields.row.eq(line.row),
+            self.line_row.fields.opcode.eq(line.opcode),
+            self.line_row.fields.source.eq(line.source),
+            self.line_qpn.status.eq(line.qpn),
+            self.line_psn.status.eq(line.psn),
+            self.line_info.status.eq(line.info),
+            self.line_time.status.eq(line.time),
+        ]
