@@ -120,14 +120,14 @@ class Source(_Stream):
         rate = Fraction(bytes_per_cycle).limit_denominator(10000)
         self.sim.c.source_pace(self.index, rate.numerator, rate.denominator, overhead)
 
-    def send(self, data=b"", *, error=0, idle=0, **params):
-        """Queues one frame, or one record when the stream has no data. `idle`: cycles to leave before it."""
+    def send(self, data=None, *, error=None, idle=0, **params):
+        """Queues one frame of bytes, or one record when the stream has no bytes. `idle`: cycles to leave before it."""
         if self.records:
-            if data:
-                raise ValueError(f"{self.prefix} carries records, not bytes")
+            params.update({k: v for k, v in (("data", data), ("error", error)) if v is not None})
+            data = b""
         elif not data:
             raise ValueError(f"a frame of {self.prefix} needs at least 1 byte")
-        self.sim.c.push(self.index, bytes(data), len(data), self._pack(params), self.size, error, idle)
+        self.sim.c.push(self.index, bytes(data), len(data), self._pack(params), self.size, 0 if self.records else error or 0, idle)
 
     @property
     def pending(self):

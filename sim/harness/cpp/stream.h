@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 // Stream source and sink: whole frames or records outside, beats with random gaps and stalls inside.
 #pragma once
+#include <algorithm>
 #include "core.h"
 
 struct StreamPorts {
@@ -40,13 +41,16 @@ struct Source : Agent {
         return !rng.chance(offset == 0 && frame_gap ? frame_gap : gap);
     }
     void drive(uint64_t now) override {
-        if (pace_num && credit < 0) credit += int64_t(pace_num);
+        if (pace_num) credit = std::min(credit + int64_t(pace_num), int64_t(pace_num));
         if (!offering && wants()) {
             offering = true;
             const Item& f = queue.front();
             const size_t lanes = io.lanes();
             bool end = true;
-            if (offset == 0) now_ = {now, 0, 0, 0};
+            if (offset == 0) {
+                now_ = {now, 0, 0, 0};
+                if (pace_num) credit -= int64_t((f.data.size() + pace_overhead) * pace_den);
+            }
             if (lanes) {
                 const size_t n = std::min(lanes, f.data.size() - offset);
                 end = offset + n == f.data.size();
@@ -78,7 +82,6 @@ struct Source : Agent {
         const size_t lanes = io.lanes();
         offset += lanes;
         if (!lanes || offset >= queue.front().data.size()) {
-            if (pace_num) credit -= int64_t((queue.front().data.size() + pace_overhead) * pace_den);
             now_.last = now;
             sent.push_back(now_);
             if (sent.size() > (1u << 20)) sent.pop_front();

@@ -1,0 +1,462 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The compiled harness: what goes in comes out, and every breach of a rule is seen."""
+import functools
+import random
+
+import pytest
+from migen import Array, ClockDomain, Case, If, Memory, Module, Signal
+
+from litex.gen import LiteXModule
+from litex.soc.interconnect import stream
+from litex.soc.interconnect.csr import CSRStatus, CSRStorage
+
+from roce_soc.common import (memory_command_description, memory_rdata_description, memory_wack_description,
+                             memory_wdata_description)
+from sim.harness import Sim, Timeout, Violation, build, build_cached, lint
+
+FRAME = lambda width: stream.EndpointDescription([("data", width), ("last_be", width // 8), ("error", 1)], [("qpn", 24)])  # noqa: E731
+
+# Modules under test -------------------------------------------------------------------------------
+
+class Loop(LiteXModule):
+    """FIFO and buffer, 512 bits."""
+    def __init__(self, width=512):
+        self.fifo   = stream.SyncFIFO(FRAME(width), 16, buffered=True)
+        self.buffer = stream.Buffer(FRAME(width), pipe_ready=True)
+        self.sink, self.source = self.fifo.sink, self.buffer.source
+        self.comb += self.fifo.source.connect(self.buffer.sink)
+
+
+class Faulty(LiteXModule):
+    """A wire that breaks one rule, chosen by `fault`."""
+    FAULTS = {1: "valid dropped before ready", 2: "data changed while stalled", 3: "last_be is not one-hot",
+              4: "last_be is not 0 before last", 5: "first is 0", 6: "qpn changed inside a frame", 7: "first is 1",
+              8: "last_be is 0"}
+
+    def __init__(self):
+        self.sink   = stream.Endpoint(FRAME(64))
+        self.source = stream.Endpoint(FRAME(64))
+        self.fault  = Signal(4)
+        count       = Signal(24)
+        self.sync += count.eq(count + 1)
+        self.comb += [
+            self.sink.connect(self.source),
+            Case(self.fault, {
+                1: If(count[2], self.source.valid.eq(0), self.sink.ready.eq(0)),
+                2: self.source.data.eq(count),
+                3: If(self.source.last, self.source.last_be.eq(3)),
+                4: If(~self.source.last, self.source.last_be.eq(1)),
+                5: self.source.first.eq(0),
+                6: self.source.qpn.eq(count),
+                7: self.source.first.eq(1),
+                8: self.source.last_be.eq(0),
+            }),
+        ]
+
+
+class MemoryWires(LiteXModule):
+    """A memory port whose engine side is played from Python."""
+    STREAMS = {"wcmd": memory_command_description(), "wdata": memory_wdata_description(),
+               "rcmd": memory_command_description(), "rdata": memory_rdata_description(), "wack": memory_wack_description()}
+
+    def __init__(self):
+        self.ios = {}
+        for name, description in self.STREAMS.items():
+            engine, port = stream.Endpoint(description), stream.Endpoint(description)
+            self.comb += engine.connect(port) if name in ("wcmd", "wdata", "rcmd") else port.connect(engine)
+            self.ios.update({f"e_{name}": engine, f"p_{name}": port})
+
+
+class TwoClocks(LiteXModule):
+    """An asynchronous FIFO."""
+    def __init__(self):
+        self.cd_a = ClockDomain()
+        self.cd_b = ClockDomain()
+        self.cdc  = stream.ClockDomainCrossing([("data", 32)], "a", "b", depth=16)
+        self.sink, self.source = self.cdc.sink, self.cdc.source
+
+# Models -------------------------------------------------------------------------------------------
+
+@functools.lru_cache
+def loop_model(width=512):
+    dut = Loop(width)
+    return build(dut, {"sink": dut.sink, "source": dut.source}, name="loop")
+
+
+@functools.lru_cache
+def faulty_model():
+    dut = Faulty()
+    return build(dut, {"sink": dut.sink, "source": dut.source, "fault": dut.fault}, name="faulty")
+
+
+@functools.lru_cache
+def memory_model():
+    dut = MemoryWires()
+    return build(dut, dut.ios, name="memory_wires")
+
+
+class Engine:
+    """Plays the engine side of `MemoryWires`."""
+    def __init__(self, seed, **options):
+        self.sim    = Sim(memory_model(), seed)
+        self.wcmd   = self.sim.source("e_wcmd")
+        self.wdata  = self.sim.source("e_wdata", records=True)
+        self.rcmd   = self.sim.source("e_rcmd")
+        self.wack   = self.sim.sink("e_wack")
+        self.rdata  = self.sim.sink("e_rdata", records=True)
+        self.memory = self.sim.memory("p", **options)
+        self.sim.reset()
+
+    def write(self, addr, data, *, tag=0, target=0, beats=None, be=None):
+        self.wcmd.send(target=target, addr=addr, length=len(data), qpi=5, tag=tag)
+        shift = addr % 64
+        lanes = bytes(shift) + data
+        count = (len(lanes) + 63) // 64
+        mask  = ((1 << len(data)) - 1) << shift
+        for n in range(count if beats is None else beats):
+            self.wdata.send(data=int.from_bytes(lanes[64 * n:64 * n + 64], "little"), last=n == count - 1,
+                            be=(mask >> 64 * n & 2**64 - 1) if be is None else be)
+
+    def read(self, addr, length, *, tag=0, target=0):
+        self.rcmd.send(target=target, addr=addr, length=length, qpi=5, tag=tag)
+
+    def answer(self, addr, length):
+        """Takes one read answer: (bytes, tag, err)."""
+        count = (addr % 64 + length + 63) // 64
+        self.sim.until(self.rdata, count)
+        beats = [self.rdata.recv() for _ in range(count)]
+        assert [b["last"] for b in beats] == [0] * (count - 1) + [1]
+        assert len({(b.tag, b.err) for b in beats}) == 1
+        lanes = b"".join(b["data"].to_bytes(64, "little") for b in beats)
+        return lanes[addr % 64:addr % 64 + length], beats[0].tag, beats[0].err
+
+# Streams ------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("stall", [0, .1, .5, .9, .99])
+@pytest.mark.parametrize("gap", [0, .5, .9])
+def test_loop(gap, stall, seed):
+    rng    = random.Random(seed)
+    frames = [(rng.randbytes(rng.choice([1, 63, 64, 65, 60, 1500, 4096])), rng.randrange(2**24), rng.randrange(2))
+              for _ in range(30)]
+    sim = Sim(loop_model(), seed)
+    src, snk = sim.source("sink", gap=gap), sim.sink("source", stall=stall)
+    sim.reset()
+    for data, qpn, error in frames:
+        src.send(data, qpn=qpn, error=error)
+    sim.until(snk, len(frames), max_cycles=500_000)
+    got = snk.recv_all()
+    assert [(f.data, f.qpn, f.error) for f in got] == frames
+    for (offered, first, last, beats), frame in zip(src.times(), got):
+        assert offered <= first <= last and first < frame.first and beats == frame.beats == (len(frame.data) + 63) // 64
+        assert frame.last - frame.first >= frame.beats - 1
+
+
+def test_rate_without_stalls(seed):
+    sim = Sim(loop_model(), seed)
+    src, snk = sim.source("sink"), sim.sink("source")
+    sim.reset()
+    for n in range(100):
+        src.send(bytes([n]) * 640)
+    sim.until(snk, 100, max_cycles=1100)
+    got = snk.recv_all()
+    assert got[-1].last - got[0].first == 999
+    # 50 bytes per cycle is the wire at 250 MHz: 640 + 24 bytes take 13.28 cycles.
+    src.pace(50)
+    for n in range(100):
+        src.send(bytes(640))
+    sim.until(snk, 100, max_cycles=2000)
+    got = snk.recv_all()
+    assert 13.2 < (got[-1].first - got[0].first) / 99 < 13.4
+
+
+def test_same_seed_same_run():
+    def run(seed):
+        sim = Sim(loop_model(), seed)
+        src, snk = sim.source("sink", gap=.5), sim.sink("source", stall=.5)
+        sim.reset()
+        for _ in range(20):
+            src.send(bytes(300))
+        sim.until(snk, 20)
+        return [f.last for f in snk.recv_all()]
+    assert run(3) == run(3) != run(4)
+
+
+@pytest.mark.parametrize("fault", sorted(Faulty.FAULTS))
+def test_breach_is_seen(fault, seed):
+    sim = Sim(faulty_model(), seed)
+    src, snk = sim.source("sink"), sim.sink("source", stall=.5 if fault in (1, 2) else 0)
+    sim.reset()
+    for _ in range(20):
+        src.send(bytes(range(60)), qpn=77)
+    sim.until(snk, 20)                      # without a fault it passes
+    sim.poke("fault", fault)
+    for _ in range(20):
+        src.send(bytes(range(60)), qpn=77)
+    with pytest.raises(Violation, match=Faulty.FAULTS[fault]):
+        sim.until(snk, 40)
+
+
+def test_violations_can_be_collected(seed):
+    sim = Sim(faulty_model(), seed, strict=False)
+    src, snk = sim.source("sink"), sim.sink("source")
+    sim.reset()
+    sim.poke("fault", 8)
+    src.send(bytes(8))
+    sim.step(10)
+    assert len(sim.violations()) == 1 and sim.violations() == []
+
+
+def test_timeout_names_the_state(seed):
+    sim = Sim(loop_model(), seed)
+    src, snk = sim.source("sink"), sim.sink("source")
+    sim.reset()
+    with pytest.raises(Timeout, match=r"0 of 1 frames at source after 50 cycles"):
+        sim.until(snk, 1, max_cycles=50)
+    src.send(bytes(64))
+    with pytest.raises(Timeout, match="1 frames to send"):
+        sim.drain(max_cycles=0)
+    sim.drain()
+
+
+def test_bad_arguments(seed):
+    sim = Sim(loop_model(), seed)
+    for call, text in ((lambda: sim.source("nothing"), "no stream 'nothing'"),
+                       (lambda: sim.sink("sink"), "is an input"),
+                       (lambda: sim.source("sink", gap=1.5), "gap must be a probability 0..1, not 1.5"),
+                       (lambda: sim.poke("sink_valid", 2), "1 bits, 0x2 does not fit"),
+                       (lambda: sim.poke("source_valid", 1), "driven by the model"),
+                       (lambda: sim.peek("nothing"), "no port 'nothing'"),
+                       (lambda: sim.memory("sink"), "no memory port 'sink'"),
+                       (lambda: sim.source("sink").send(bytes(4), psn=1), "no field"),
+                       (lambda: sim.source("sink").send(b""), "at least 1 byte"),
+                       (lambda: Sim(loop_model(), clocks={"eth": 4000}), "no clock input eth_clk")):
+        with pytest.raises(ValueError, match=text):
+            call()
+    with pytest.raises(Exception, match="built without trace"):
+        sim.trace("x.vcd")
+
+# Clocks, signals, memories ------------------------------------------------------------------------
+
+def test_two_clocks(seed):
+    dut = TwoClocks()
+    so  = build(dut, {"sink": dut.sink, "source": dut.source}, name="two_clocks", clocks=("a", "b"))
+    sim = Sim(so, seed, clocks={"a": 4000, "b": (3103, 700)})
+    src, snk = sim.source("sink", clock="a", records=True, gap=.2), sim.sink("source", clock="b", records=True, stall=.2)
+    sim.reset()
+    for n in range(1000):
+        src.send(data=n * 77, last=n & 1)
+    sim.until(snk, 1000)
+    assert [(f["data"], f["last"]) for f in snk.recv_all()] == [(n * 77, n & 1) for n in range(1000)]
+    assert abs(sim.cycles("b") * 3103 - sim.cycles("a") * 4000) < 10000
+
+
+class Ram(LiteXModule):
+    """Initialised and uninitialised RAM, a constant, a CSR without bus."""
+    def __init__(self, init=None):
+        self.addr, self.value, self.constant, self.sum = Signal(4), Signal(32), Signal(8), Signal(9)
+        self.storage = CSRStorage(8)
+        self.status  = CSRStatus(8)
+        self.mem    = Memory(32, 16, init=init)
+        self.port   = port = self.mem.get_port(write_capable=True)
+        self.comb  += [port.adr.eq(self.addr), port.dat_w.eq(1), self.value.eq(port.dat_r), self.constant.eq(0xA5)]
+        self.comb  += self.sum.eq(self.storage.storage + self.constant)
+
+
+def ram(init):
+    dut = Ram(init)
+    return build(dut, dict(addr=dut.addr, we=dut.port.we, value=dut.value, constant=dut.constant, sum=dut.sum, csr=dut.storage.storage), name="ram")
+
+
+def test_memory_init_constant_and_csr():
+    sim = Sim(ram([n * 3 for n in range(16)]))
+    sim.reset()
+    for n in range(16):
+        sim.poke("addr", n)
+        sim.step()
+        assert sim.peek("value") == n * 3
+    # A block without inputs has run, and a poke is seen without a clock.
+    assert sim.peek("constant") == 0xA5
+    sim.poke("csr", 0x70)
+    assert sim.peek("sum") == 0x115
+
+
+def test_ram_is_random_by_seed():
+    def words(seed):
+        sim, out = Sim(ram(None), seed), []
+        for n in range(16):
+            sim.poke("addr", n)
+            sim.step()
+            out.append(sim.peek("value"))
+        return out
+    assert words(1) == words(1) != words(2)
+    assert len(set(words(1))) > 10
+
+
+def test_trace(tmp_path, seed):
+    dut = Loop(64)
+    sim = Sim(build(dut, {"sink": dut.sink, "source": dut.source}, name="loop_trace", trace=True), seed)
+    src, snk = sim.source("sink"), sim.sink("source")
+    sim.trace(str(tmp_path / "a.vcd"))
+    sim.reset()
+    src.send(bytes(100))
+    sim.until(snk, 1)
+    sim.close()
+    text = (tmp_path / "a.vcd").read_text()
+    assert "source_valid" in text and "#4000" in text
+
+
+def test_lint_sees_what_matters():
+    class Multi(Module):
+        def __init__(self):
+            self.a, self.b, self.sel = Signal(), Signal(), Signal(2)
+            unread = Array(Signal() for _ in range(4))
+            self.comb += self.b.eq(unread[self.sel] ^ self.a)
+    dut = Multi()
+    assert isinstance(lint(dut, dict(a=dut.a, b=dut.b, sel=dut.sel)), list)
+
+
+def test_build_cached_elaborates_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROCE_VSIM_CACHE", str(tmp_path))
+    calls = []
+
+    def make():
+        calls.append(1)
+        dut = Faulty()
+        return dut, {"sink": dut.sink, "source": dut.source, "fault": dut.fault}
+    first = build_cached(make, key="a", name="cached")
+    assert build_cached(make, key="a", name="cached") == first and len(calls) == 1
+    assert build_cached(make, key="b", name="cached") == first and len(calls) == 2
+
+# Memory-port contract -----------------------------------------------------------------------------
+
+BEHAVIOURS = {"ideal": dict(ahead=4), "random": dict(latency=(1, 100), cmd_stall=.3, data_stall=.5, answer_gap=.5, early=.5),
+              "slow":  dict(latency=(1, 1000), reorder=.5)}
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_memory_write_read(behaviour, seed):
+    rng    = random.Random(seed)
+    engine = Engine(seed, **BEHAVIOURS[behaviour])
+    spans  = [(page * 4096 + first, length) for page in range(8)
+              for first, length in [(rng.randrange(64), rng.choice([1, 63, 64, 65, 1000])), (2000, 2096)]]
+    data   = [rng.randbytes(n) for _, n in spans]
+    for tag, ((addr, _), d) in enumerate(zip(spans, data)):
+        engine.write(addr, d, tag=tag)
+    engine.sim.until(engine.wack, len(spans), max_cycles=200_000)
+    assert [(f.tag, f.err) for f in engine.wack.recv_all()] == [(n, 0) for n in range(len(spans))]
+    for (addr, n), d in zip(spans, data):
+        assert engine.memory.read(addr, n) == d
+    for tag, (addr, n) in enumerate(spans):
+        engine.read(addr, n, tag=tag)
+    for tag, ((addr, n), d) in enumerate(zip(spans, data)):
+        assert engine.answer(addr, n) == (d, tag, 0)
+    counters = engine.memory.counters()
+    assert counters["p", "write"]["bytes"] == counters["p", "read"]["bytes"] == sum(n for _, n in spans)
+    assert [e["tag"] for e in engine.memory.log()] == 2 * list(range(len(spans)))
+
+
+def test_memory_ideal_rate(seed):
+    engine = Engine(seed, ahead=4)
+    engine.memory.write(0, bytes(range(256)) * 16)
+    for tag in range(50):
+        engine.read(0, 64, tag=tag)
+    engine.sim.until(engine.rdata, 50, max_cycles=60)
+    got = engine.rdata.recv_all()
+    assert got[-1].first - got[0].first == 49
+    entry = engine.memory.log()[0]
+    assert entry["answered"] - entry["issued"] == 4
+    for tag in range(50):
+        engine.write(0, bytes(64), tag=tag)
+    engine.sim.until(engine.wack, 50, max_cycles=60)
+    got = engine.wack.recv_all()
+    assert got[-1].first - got[0].first == 49
+
+
+def test_memory_latency_is_exact(seed):
+    engine = Engine(seed, latency=9)
+    engine.read(128, 64)
+    engine.answer(128, 64)
+    entry = engine.memory.log()[0]
+    assert entry["answered"] - entry["issued"] == 9
+
+
+def test_write_is_visible_with_its_acknowledge(seed):
+    engine = Engine(seed, latency=50, fill=0)
+    engine.write(0, b"\xff" * 64)
+    engine.sim.step(30)
+    assert engine.memory.read(0, 64) == bytes(64)
+    engine.sim.until(engine.wack, 1)
+    assert engine.memory.read(0, 64) == b"\xff" * 64
+
+
+def test_memory_errors(seed):
+    engine = Engine(seed, fill=0x11, timeout=300)
+    engine.memory.fail(0x1000, 0x2000, 1)
+    engine.memory.fail(0x2000, 0x3000, 2)
+    engine.memory.fail(0x3000, 0x4000, 3)
+    for page in range(4):
+        engine.write(page * 4096, b"x" * 100, tag=page)
+        engine.read(page * 4096 + 5, 100, tag=page)
+    engine.sim.until(engine.wack, 4)
+    assert [(f.tag, f.err) for f in engine.wack.recv_all()] == [(n, n) for n in range(4)]
+    for page in range(4):
+        data, tag, err = engine.answer(page * 4096 + 5, 100)
+        assert (tag, err) == (page, page) and (data == bytes(100)) == (page > 0)
+        assert engine.memory.read(page * 4096, 100) == (b"x" * 100 if page == 0 else b"\x11" * 100)
+    assert engine.sim.cycles() > 300
+    engine.memory.heal()
+    engine.write(0x1000, b"y")
+    engine.sim.until(engine.wack, 1)
+    assert engine.wack.recv().err == 0
+
+
+def test_targets_are_apart_and_may_overtake(seed):
+    engine = Engine(seed, latency=(1, 200), reorder=1.0, fill=0)
+    for n in range(40):
+        engine.write(n * 64, bytes([n + 1]) * 64, tag=n, target=n & 1)
+    engine.sim.until(engine.wack, 40)
+    tags = [f.tag for f in engine.wack.recv_all()]
+    assert tags != sorted(tags)
+    assert [t for t in tags if t & 1] == list(range(1, 40, 2)) and [t for t in tags if not t & 1] == list(range(0, 40, 2))
+    assert engine.memory.read(64, 64, target=1) == b"\x02" * 64 and engine.memory.read(64, 64, target=0) == bytes(64)
+
+
+def test_paused_memory_never_answers(seed):
+    engine = Engine(seed)
+    engine.memory.set(paused=True)
+    engine.read(0, 64)
+    engine.sim.step(5000)
+    assert len(engine.rdata) == 0 and engine.memory.counters()["p", "read"]["outstanding"] == 1
+    engine.memory.set(paused=False)
+    engine.answer(0, 64)
+
+
+@pytest.mark.parametrize("text, breach", [
+    ("length is 0",                lambda e: e.rcmd.send(addr=0, length=0)),
+    ("length is 4097",             lambda e: e.rcmd.send(addr=0, length=4097)),
+    ("leaves its 4 KiB page",      lambda e: e.read(4000, 97)),
+    ("leaves its 4 KiB page",      lambda e: e.write(4095, b"ab")),
+    ("tag 7 is still outstanding", lambda e: [e.read(0, 1, tag=7), e.read(64, 1, tag=7)]),
+    ("tag 0 is still outstanding", lambda e: [e.write(0, b"a"), e.write(64, b"a")]),
+    ("no data for 65 cycles",      lambda e: e.write(0, bytes(128), beats=1)),
+    ("no data for 65 cycles",      lambda e: e.write(0, bytes(128), beats=0)),
+    ("byte enable of lane 1 is 1", lambda e: e.write(0, b"a", be=2**64 - 1)),
+    ("byte enable of lane 63 is 0", lambda e: e.write(0, bytes(64), be=2**63 - 1)),
+    ("last is 1 on beat 1 of 2",   lambda e: [e.wcmd.send(addr=0, length=128), e.wdata.send(be=2**64 - 1, last=1)]),
+    ("last is 0 on beat 1 of 1",   lambda e: [e.wcmd.send(addr=0, length=64), e.wdata.send(be=2**64 - 1, last=0)]),
+], ids=lambda v: v.replace(" ", "-") if isinstance(v, str) else "")
+def test_contract_breach_is_seen(text, breach, seed):
+    engine = Engine(seed, latency=100)
+    breach(engine)
+    with pytest.raises(Violation, match=text):
+        engine.sim.step(300)
+
+
+@pytest.mark.parametrize("prefix, text", [("e_rdata", "rdata is not accepted"), ("e_wack", "wack is not accepted")])
+def test_unready_engine_is_seen(prefix, text, seed):
+    engine = Engine(seed)
+    (engine.rdata if prefix == "e_rdata" else engine.wack).set(stall=1.0)
+    engine.read(0, 64)
+    engine.write(0, bytes(64))
+    with pytest.raises(Violation, match=text):
+        engine.sim.step(100)
