@@ -198,6 +198,7 @@ class PacketBuffer(LiteXModule):
             self.refusal.opcode.eq(v.opcode),
             self.refusal.info.eq(v.length),
         ]
+        self.comb += [self.refusal.first.eq(1), self.refusal.last.eq(1)]
 
         # Read: own drops and the placer's fetches in turn; a job is loaded while the former's last step runs.
         job_valid, job_discard, job_first = Signal(), Signal(), Signal()

@@ -154,8 +154,8 @@ class RoCEDecoder(LiteXModule):
         ]
         for name, at in places.items():
             size = len(q2_field[name])//8
-            self.sync += Case(selects[name], {
-                i: q2_field[name].eq(big_endian(q1_ip.bth, offset, size)) for i, offset in enumerate(at)})
+            choices = [q2_field[name].eq(big_endian(q1_ip.bth, offset, size)) for offset in at]
+            self.sync += Case(selects[name], {**dict(enumerate(choices[1:], 1)), "default": choices[0]})
 
         # Clock 3: the row's word on it.
         q3       = Record(rx_verdict_description().payload_layout)

@@ -218,10 +218,13 @@ class CompletionQueues(LiteXModule):
                 })
             )
         ]
+        self.comb += [self.refusal.first.eq(1), self.refusal.last.eq(1)]
         self.sync += [
             self.refusal.valid.eq(bad_bell | lost),
             self.refusal.row.eq(Mux(lost, ERRORS["CQ_OVERFLOW"].index, ERRORS["DOORBELL"].index)),
             self.refusal.qpn.eq(cqe.qpn),
+            self.refusal.psn.eq(0),
+            self.refusal.opcode.eq(cqe.opcode),
             self.refusal.info.eq(Cat(C(0, 16), c.cqn)),
         ]
         self._do_write(out, bits)

@@ -98,6 +98,7 @@ class EventQueue(LiteXModule):
             self.wcmd.target.eq(ring.target),
             self.wcmd.addr.eq(addr),
             self.wcmd.length.eq(abi.EQE_BYTES),
+            self.wcmd.tag.eq(0),
             self.wdata.first.eq(1), self.wdata.last.eq(1),
             self.wdata.data.eq(Replicate(eqe, DATA_BYTES//abi.EQE_BYTES)),
             self.wdata.be.eq(0xffff << addr[:6]),

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""queue/cq and queue/eq: CQEs in index order, arming, overflow, events behind their CQE."""
+import random
+
+import pytest
+from litex.gen import *
+from migen import *
+
+from roce_soc import abi
+from roce_soc.errors import ERRORS
+from roce_soc.queue.cq import CompletionQueues
+from roce_soc.queue.eq import CAUSES, EventQueue
+from sim.harness import Sim, build
+from sim.harness.memory import IDEAL, SLOW
+
+CQ_ADDR, EQ_ADDR = 0x10000, 0x80000
+
+
+class Queues(LiteXModule):
+    def __init__(self):
+        self.cq    = CompletionQueues(16)
+        self.eq    = EventQueue()
+        self.ports = [self.cq.get_port() for _ in range(3)]
+        self.other = self.eq.get_port()
+        self.comb += self.cq.event.connect(self.eq.get_port())
+
+
+@pytest.fixture(scope="module")
+def so():
+    top = Queues()
+    cq, eq = top.cq, top.eq
+    return build(top, {
+        **{f"cqe{i}": port for i, port in enumerate(top.ports)}, "event": top.other, "cqwrite": cq.write, "eqwrite": eq.write,
+        "bell": cq.doorbell, "eqbell": eq.doorbell, "refusal": cq.refusal, "ready": cq.ready, "causes": eq.causes,
+        "cw_wcmd": cq.wcmd, "cw_wdata": cq.wdata, "cw_wack": cq.wack, "ew_wcmd": eq.wcmd, "ew_wdata": eq.wdata, "ew_wack": eq.wack}, name="cq")
+
+
+class Bench:
+    """Compiled queues: CQ 3 with 8 entries on page 5, an event ring of 16."""
+    def __init__(self, so, seed=1, log2=3, **memory):
+        self.sim = sim = Sim(so, seed=seed)
+        self.cqe = [sim.source(f"cqe{i}") for i in range(3)]
+        self.cqwrite, self.eqwrite, self.bell, self.eqbell = (sim.source(n) for n in ("cqwrite", "eqwrite", "bell", "eqbell"))
+        self.event, self.refusal = sim.source("event"), sim.sink("refusal")
+        self.memory = sim.memory("cw", "ew", fill=0, **(memory or IDEAL))
+        sim.reset()
+        sim.wait("ready", 1)
+        self.log2, self.read, self.eq_read = log2, 0, 0
+        self.cqwrite.send(index=3, enable=1, log2=log2, target=0, page=5, addr=CQ_ADDR)
+        self.eqwrite.send(index=0, enable=1, log2=4, target=0, page=0, addr=EQ_ADDR)
+        sim.drain()
+
+    def post(self, port, wr_id, cqn=3, **more):
+        self.cqe[port].send(cqn=cqn, wr_id=wr_id, **more)
+
+    def poll(self):
+        """CQEs that are visible beyond the last one read."""
+        out = []
+        while True:
+            size  = 1 << self.log2
+            entry = abi.unpack(abi.CQE, self.memory.read(CQ_ADDR + 32*(self.read % size), 32))
+            if entry["phase"] == (self.read//size) & 1:
+                return out
+            out.append(entry)
+            self.read += 1
+
+    def events(self):
+        out = []
+        while True:
+            entry = abi.unpack(abi.EQE, self.memory.read(EQ_ADDR + 16*(self.eq_read % 16), 16))
+            if entry["phase"] == (self.eq_read//16) & 1:
+                return out
+            out.append(entry)
+            self.eq_read += 1
+
+    def consume(self, kind=abi.DOORBELL_CQ, solicited=0, index=None, page=5, queue=3):
+        index = self.read if index is None else index
+        self.bell.send(kind=kind//4, page=page, queue=queue, index=(index & 0x7fff) | solicited << 15 if kind == abi.DOORBELL_CQ_ARM else index & 0xffff)
+        self.sim.drain(self.bell)
+        self.sim.step(8)
+
+
+@pytest.mark.parametrize("memory", [IDEAL, SLOW])
+def test_order_and_wrap(so, memory):
+    """Several turns of the ring from three clients: each client's order kept, every field in place, phase right."""
+    bench, rng = Bench(so, **memory), random.Random(3)
+    sent = {port: [] for port in range(3)}
+    got  = []
+    for turn in range(12):
+        for i in range(6):
+            port   = rng.randrange(3)
+            fields = dict(wr_id=rng.getrandbits(56) << 8 | port, byte_len=rng.getrandbits(32), imm=rng.getrandbits(32), qpn=rng.getrandbits(24),
+                status=rng.randrange(13), src_qp=rng.getrandbits(24), opcode=rng.getrandbits(8), slot=rng.getrandbits(16),
+                flags=rng.getrandbits(8), vendor_err=rng.getrandbits(8))
+            sent[port].append(fields)
+            bench.post(port, **fields)
+        bench.sim.run(lambda: got.extend(bench.poll()) or len(got) == 6*(turn + 1), max_cycles=40000)
+        bench.consume()
+    for port in range(3):
+        mine = [{k: e[k] for k in sent[port][0]} for e in got if e["wr_id"] & 0xff == port]
+        assert mine == sent[port]
+    assert not len(bench.refusal)
+
+
+def test_overflow(so):
+    """A full queue loses no entry to a later one: the CQE is not written, one CQ_ERR event, then service goes on."""
+    bench = Bench(so)
+    for i in range(11):
+        bench.post(0, i)
+    bench.sim.step(200)
+    assert [e["wr_id"] for e in bench.poll()] == list(range(8))
+    assert [r.row for r in bench.refusal.recv_all()] == [ERRORS["CQ_OVERFLOW"].index]*3
+    assert [(e["type"], e["queue"]) for e in bench.events()] == [(abi.EVENT_CQ_ERR, 3)]
+    bench.consume()
+    bench.post(1, 99)
+    bench.sim.step(60)
+    assert [e["wr_id"] for e in bench.poll()] == [99]
+
+
+def test_arming(so):
+    """One event per arming; at once when an entry already lies beyond; solicited only when asked for."""
+    bench = Bench(so)
+    bench.consume(abi.DOORBELL_CQ_ARM)
+    bench.post(0, 1)
+    bench.post(0, 2)
+    bench.sim.step(80)
+    assert [e["type"] for e in bench.events()] == [abi.EVENT_COMPLETION]
+    bench.poll()
+    bench.consume(abi.DOORBELL_CQ_ARM, index=1)          # entry 1 lies beyond.
+    bench.sim.step(60)
+    assert len(bench.events()) == 1
+    bench.consume()
+    bench.consume(abi.DOORBELL_CQ_ARM, solicited=1)
+    bench.post(0, 3)
+    bench.sim.step(60)
+    assert not bench.events()
+    bench.post(0, 4, solicited=1)
+    bench.sim.step(60)
+    assert len(bench.events()) == 1
+    bench.poll()
+    bench.consume()
+    bench.consume(abi.DOORBELL_CQ_ARM, solicited=1)
+    bench.post(0, 5, status=5)                           # errors count as solicited.
+    bench.sim.step(60)
+    assert len(bench.events()) == 1
+
+
+def test_event_after_cqe(so):
+    """When the event's bit rises its CQE is in memory, however slow the completion port."""
+    bench = Bench(so)
+    bench.memory.ports["cw", "write"].set(latency=(1, 300))
+    causes = 1 << CAUSES.index(abi.EVENT_COMPLETION)
+    for i in range(8):
+        bench.consume(abi.DOORBELL_CQ_ARM)
+        bench.post(i % 3, i)
+        bench.sim.wait("causes", causes, max_cycles=2000)
+        assert [e["wr_id"] for e in bench.poll()] == [i]
+        bench.consume()
+        bench.sim.step(4)
+
+
+def test_bad_doorbells(so):
+    """Doorbells for no queue, from another page, or beyond what was produced are refused and change nothing."""
+    bench = Bench(so)
+    bench.consume(page=6)
+    bench.consume(queue=9)
+    bench.consume(queue=200)
+    bench.consume(index=1)
+    assert [r.row for r in bench.refusal.recv_all()] == [ERRORS["DOORBELL"].index]*4
+    bench.post(0, 7)
+    bench.sim.step(40)
+    assert [e["wr_id"] for e in bench.poll()] == [7]
+
+
+def test_write_error(so):
+    """A CQE that memory refuses raises CQ_ERR."""
+    bench = Bench(so)
+    bench.memory.ports["cw", "write"].set(error=1.0, err=2)
+    bench.post(0, 1)
+    bench.sim.step(80)
+    assert [(e["type"], e["info"]) for e in bench.events()] == [(abi.EVENT_CQ_ERR, 2)]
