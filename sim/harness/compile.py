@@ -36,11 +36,13 @@ GLUE = """\
 #if VM_TRACE
 #include "verilated_vcd_c.h"
 #endif
+Rng model_random(1);
 extern "C" {{
 void* model_new(VerilatedContext* c) {{
 #if VM_TRACE
     c->traceEverOn(true);
 #endif
+    model_random = Rng(uint64_t(c->randSeed()));
     return new Vtop(c, "top");
 }}
 void model_delete(void* m) {{ auto* t = static_cast<Vtop*>(m); t->final(); delete t; }}
@@ -177,7 +179,7 @@ def _units(scratch):
     units = []
     for n, (level, members) in enumerate(groups):
         name = f"unit{n}"
-        text = "".join(f'#include "{p.name}"\n' for p in members)
+        text = '#include "random.h"\n' + "".join(f'#include "{p.name}"\n' for p in members)
         if n == len(groups) - 1:
             text += '#include "glue.inc"\n'
         (scratch / f"{name}.cpp").write_text(text)
