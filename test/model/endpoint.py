@@ -157,6 +157,8 @@ class Endpoint:
             return "DST_MAC"
         if not packet.ip_checksum_ok:
             return "IP_CHECKSUM"
+        if self.profile.check_udp_checksum and not packet.udp_checksum_ok:
+            return "IP_CHECKSUM"
         if not packet.icrc_ok:
             return "ICRC"
         if packet.tver != op.TVER:

@@ -44,9 +44,9 @@ def udp_sport(local_qpn, remote_qpn, flow_label=0):
         flow_label = v & 0xfffff
     return UDP_SPORT_BASE | ((flow_label & 0x3fff) ^ (flow_label >> 14))
 
-def ipv4_checksum(header):
-    """Checksum of an IPv4 header whose checksum field is 0; 0 over a header that holds a right one."""
-    total = sum(struct.unpack(f">{len(header)//2}H", header))
+def internet_checksum(data):
+    """Checksum over an even number of bytes whose checksum field is 0; 0 where the field is right."""
+    total = sum(struct.unpack(f">{len(data)//2}H", data))
     total = (total & 0xffff) + (total >> 16)
     return ~((total & 0xffff) + (total >> 16)) & 0xffff
 
@@ -173,7 +173,7 @@ class Packet:
         length   = 20 + udp_length if self.ip_length is None else self.ip_length
         checksum = self.ip_checksum
         if checksum is None:
-            checksum = ipv4_checksum(struct.pack(">BBHHHBBH4s4s", 0x45, self.tos, length, self.ip_id,
+            checksum = internet_checksum(struct.pack(">BBHHHBBH4s4s", 0x45, self.tos, length, self.ip_id,
                 self.ip_flags, self.ttl, IP_PROTOCOL_UDP, 0, self.src_ip, self.dst_ip))
         return struct.pack(">BBHHHBBH4s4s", 0x45, self.tos, length, self.ip_id, self.ip_flags, self.ttl,
                            IP_PROTOCOL_UDP, checksum, self.src_ip, self.dst_ip)
@@ -184,6 +184,17 @@ class Packet:
         if self.ip_version == 6 or self.ip_checksum is None:
             return True
         return self.copy(ip_checksum=None)._ip_header(self.udp_length)[10:12] == self.ip_checksum.to_bytes(2, "big")
+
+    @property
+    def udp_checksum_ok(self):
+        """False where a parsed frame's UDP checksum is neither 0 nor right."""
+        if not self.udp_checksum:
+            return True
+        frame = self.build()
+        start = 14 + (0 if self.vlan is None else 4) + (20 if self.ip_version == 4 else 40)
+        body  = self.src_ip + self.dst_ip + struct.pack(">HH", IP_PROTOCOL_UDP, self.udp_length) \
+            + frame[start:start + self.udp_length]
+        return internet_checksum(body + bytes(len(body) & 1)) == 0
 
     def describe(self):
         """One line for people."""

@@ -26,6 +26,7 @@ class Profile:
     read_gap_retry      : a gap in READ responses is retried at once, else by time-out only.
     ackreq_interval     : AckReq on every n-th packet inside a message, 0 = on its last only.
     window              : PSNs that may be unacknowledged.
+    check_udp_checksum  : a UDP checksum that is not 0 must be right.
     grh_flag            : RC receives carry the GRH flag.
     """
     name                   : str
@@ -39,6 +40,7 @@ class Profile:
     read_gap_retry         : bool = True
     ackreq_interval        : int  = 0
     window                 : int  = 1 << 16
+    check_udp_checksum     : bool = False
     grh_flag               : bool = False
 
 STANDARD = Profile("standard", ackreq_interval=64)
@@ -53,6 +55,7 @@ RXE      = Profile(
     read_gap_retry         = False,
     ackreq_interval        = 65,
     window                 = 128,
+    check_udp_checksum     = True,
     grh_flag               = True,
 )
 PROFILES = {p.name: p for p in (STANDARD, RXE)}

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""An engine takes one side of a capture; play() returns a Report.
+
+The other side's frame is fed when every frame that our side sent before it in the capture has come,
+or may miss by a ruling. Time is the engine's own: where a frame is due and nothing comes, wait() lets
+its timers run.
+
+An engine has these methods (ModelEngine below is the reference model; a compiled engine does the same):
+
+    setup(capture, side)        make capture.regions(side) and connect capture.queue_pairs(side)
+    fill(mr, va, data)          own program writes data into the region called `mr`
+    read(mr, va, length)        bytes of a region as the own program sees them (regions may share addresses)
+    post_recv(qpn, event)       wr_id, va, length, lkey
+    post_send(qpn, fields, event)   fields of test.model.qp.SendRequest; BIND_MW: see event
+    feed(frame)                 a frame arrives
+    frames()                    frames sent since the last call, after what can be done now is done
+    wait()                      let time pass up to the next timer or a bound; False: nothing will happen
+    completions()               dicts {qpn, wr_id, status, opcode, byte_len, imm, inv_rkey, src_qpn, flags}
+                                since the last call; status and opcode by name, imm as on the wire in hex
+    state(qpn)                  name of the QP's state
+"""
+from test.model.capture import OTHER, access_bits, fill_bytes
+from test.model.compare import FrameMatcher, Report, compare_completions, compare_memory, packets_of
+from test.model.endpoint import Endpoint
+from test.model.qp import PROFILES
+from test.reference.rulings import rulings_for
+
+from roce_soc import verbs
+
+
+class ModelEngine:
+    """The reference model as an engine to play captures with; pad_frames fills frames to 60 bytes."""
+    def __init__(self, profile="standard", pad_frames=False):
+        self.profile, self.pad_frames = PROFILES[profile], pad_frames
+        self.now, self.done = 0, []
+
+    def setup(self, capture, side):
+        pairs = capture.queue_pairs(side)
+        self.endpoint = Endpoint(pairs[0]["src_mac"], *{qp["src_ip"] for qp in pairs}, profile=self.profile)
+        self.regions = {}
+        for region in capture.regions(side):
+            self.regions[region["name"]] = self.endpoint.reg_mr(region["va"], region["length"], region["access"], key=region["key"], pd=region["pd"])
+        for qp in pairs:
+            qp = {name: value for name, value in qp.items() if name != "name"}
+            self.endpoint.create_qp(qp.pop("qpn"), qp.pop("qp_type"), **qp)
+
+    def fill(self, mr, va, data):
+        self.regions[mr].write(va, data)
+
+    def read(self, mr, va, length):
+        return self.regions[mr].read(va, length)
+
+    def post_recv(self, qpn, event):
+        self.endpoint.post_recv(qpn, event["wr_id"], event["va"], event["length"], event["lkey"])
+
+    def post_send(self, qpn, fields, event):
+        if fields["opcode"] == verbs.WR_BIND_MW:
+            self.endpoint.memory.window(self.regions[event["mr"]].key, event["rkey"], event["va"], event["length"], access_bits(event["access"]))
+            self.done.append({"qpn": qpn, "wr_id": event["wr_id"], "status": "SUCCESS", "opcode": "BIND_MW", "flags": ()})
+            return
+        self.endpoint.post_send(qpn, fields.pop("wr_id"), fields.pop("opcode"), **fields)
+
+    def feed(self, frame):
+        self.endpoint.rx(frame, self.now)
+
+    def frames(self):
+        frames = self.endpoint.tx(self.now)
+        return [f + bytes(max(0, 60 - len(f))) for f in frames] if self.pad_frames else frames
+
+    def wait(self):
+        deadline = self.endpoint.next_deadline()
+        if deadline is None:
+            return False
+        self.now = max(self.now, deadline)
+        self.endpoint.tick(self.now)
+        return True
+
+    def completions(self):
+        done, self.done = self.done, []
+        for c in self.endpoint.poll_cq():
+            done.append({
+                "qpn": c.qpn, "wr_id": c.wr_id, "status": verbs.WC_STATUS_NAMES[c.status],
+                "opcode": verbs.WC_OPCODE_NAMES[c.opcode], "byte_len": c.byte_len,
+                "imm": None if c.imm is None else f"{c.imm:08x}", "inv_rkey": c.inv_rkey,
+                "src_qpn": c.src_qp or None,
+                "flags": [name for bit, name in ((1, "GRH"), (2, "WITH_IMM"), (8, "WITH_INV")) if c.flags & bit]})
+        return done
+
+    def state(self, qpn):
+        return verbs.QP_STATES[self.endpoint.qps[qpn].state]
+
+
+class Player:
+    """Plays one side of a capture with an engine; see play()."""
+    def __init__(self, capture, side, engine, profile="standard"):
+        self.capture, self.side, self.engine = capture, side, engine
+        self.rulings  = rulings_for(capture.name, side, profile)
+        self.report   = Report(capture.name, side, profile)
+        self.done     = []
+        own           = [f for f in capture.frames[side] if f.sender == side]
+        self.matchers = {}
+        for qpn in {f.packet.dest_qpn for f in own}:
+            expected = [f for f in own if f.packet.dest_qpn == qpn]
+            self.matchers[qpn] = FrameMatcher(expected, self.rulings, self.report)
+
+    def run(self):
+        """The whole script; returns the Report."""
+        self.engine.setup(self.capture, self.side)
+        for step in self.capture.script(self.side):
+            if self.report.differences:
+                break
+            getattr(self, "_" + step.kind)(step)
+        if not self.report.differences:
+            self._collect()
+            for matcher in self.matchers.values():
+                matcher.finish()
+            self._compare_completions()
+        return self.report
+
+    def _collect(self):
+        """Take what the engine sent and completed; True where it sent something."""
+        packets = packets_of(self.engine.frames())
+        for packet in packets:
+            if packet.dest_qpn not in self.matchers:
+                self.matchers[packet.dest_qpn] = FrameMatcher([], self.rulings, self.report)
+            self.matchers[packet.dest_qpn].add(packet)
+        self.done += self.engine.completions()
+        return bool(packets)
+
+    def _settle(self):
+        """Wait for every frame that is due."""
+        self._collect()
+        for matcher in self.matchers.values():
+            while matcher.waiting() and not self.report.differences:
+                if not self._collect() and not self.engine.wait():
+                    matcher.skip_due()
+
+    # Steps ----------------------------------------------------------------------------------------
+
+    def _expect(self, step):
+        self.matchers[step.frame.packet.dest_qpn].due += 1
+
+    def _feed(self, step):
+        self._settle()
+        if not self.report.differences:
+            self.engine.feed(step.frame.frame)
+            self._collect()
+
+    def _recv(self, step):
+        self.engine.post_recv(self.capture.qpn(self.side, step.event["qp"]), step.event)
+
+    def _send(self, step):
+        self.engine.post_send(self.capture.qpn(self.side, step.event["qp"]), self.capture.send_request(step.event), step.event)
+
+    def _fill(self, step):
+        self._settle()
+        self.engine.fill(step.event["mr"], step.event["va"], fill_bytes(step.event))
+
+    def _memory(self, step):
+        self._settle()
+        if not self.report.differences:
+            event = step.event
+            compare_memory(event, lambda va, length: self.engine.read(event["mr"], va, length), self.report)
+
+    def _state(self, step):
+        self._settle()
+        self._await_completions(step.event["qp"])
+        state = self.engine.state(self.capture.qpn(self.side, step.event["qp"]))
+        if state != step.event["state"] and not self.report.differences:
+            self.report.differences.append(f"  {self.side} QP state: capture {step.event['state']}, engine {state}")
+
+    def _await_completions(self, name):
+        """Let time pass while completions of the capture are to come (RETRY_EXC_ERR ends no frame)."""
+        want, qpn = sum(e["qp"] == name for e in self.capture.completions(self.side)), self.capture.qpn(self.side, name)
+        while sum(c["qpn"] == qpn for c in self.done) < want and not self.report.differences:
+            if not self._collect() and not self.engine.wait():
+                break
+
+    # Completions ----------------------------------------------------------------------------------
+
+    def _compare_completions(self):
+        for qp in self.capture.qps:
+            qpn, name = qp[self.side]["qpn"], qp["name"]
+            receives  = {e["wr_id"] for e in self.capture.events
+                         if e["ev"] == "post_recv" and e["side"] == self.side and e["qp"] == name}
+            expected  = [e for e in self.capture.completions(self.side) if e["qp"] == name]
+            actual    = [c for c in self.done if c["qpn"] == qpn]
+            for receive, label in ((False, "send"), (True, "receive")):
+                compare_completions(f"{name} {label}", [c for c in expected if (c["wr_id"] in receives) == receive],
+                                    [c for c in actual if (c["wr_id"] in receives) == receive],
+                                    receive, self.rulings, self.report)
+
+
+def play(capture, side, engine=None, profile="standard"):
+    """Play `side` of a Capture with an engine (default: the model in that profile); returns a Report."""
+    if side not in OTHER:
+        raise ValueError(f"side must be a or b, not {side!r}")
+    return Player(capture, side, engine or ModelEngine(profile), profile).run()

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Allowed differences between a capture and an engine that plays one of its sides, as data.
+
+Each Ruling says where it holds (captures, sides, profiles), what may differ, why that is legal
+(clause) and what this project's engine does (ours). A comparison prints every ruling it used. The
+captures are of Linux rxe 6.12; profile "rxe" allows only what any two runs of the same stack differ
+in, profile "standard" also where rxe departs from the standard or the standard leaves a choice.
+
+kind
+  field    `field` of a frame may differ in packets of `opcodes`; empty: in all
+  value    `field` may be `ours_value` where the capture has `value`
+  absent   a frame of the capture may be missing; `rule` names the condition in compare.py
+  extra    a frame may come that the capture lacks; `rule` likewise
+  opcode   a frame may have another opcode; `rule` likewise
+  cqe      `field` of a completion may differ: any value, or `ours_value` where the capture has `value`
+"""
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """One allowed difference; captures and opcodes are file name patterns."""
+    name       : str
+    kind       : str
+    clause     : str
+    ours       : str
+    field      : str   = ""
+    rule       : str   = ""
+    opcodes    : tuple = ()
+    value      : object = None
+    ours_value : object = None
+    captures   : tuple = ("*",)
+    sides      : tuple = ("a", "b")
+    profiles   : tuple = ("standard", "rxe")
+
+
+STANDARD_ONLY = ("standard",)
+REQUESTS = ("??_SEND_*", "??_WRITE_*", "RC_READ_REQUEST", "RC_CMP_SWAP", "RC_FETCH_ADD")
+
+RULINGS = (
+    # Noise: differs between two runs of one stack.
+    Ruling("ip-identification", "field", "RFC 6864 4.1: any value in an atomic datagram (DF set)",
+           "counts per port", field="ip_id"),
+    Ruling("udp-source-port", "field", "A17.4.3: entropy, chosen by the sender",
+           "flow label, or product of the QPNs, folded to 14 bits", field="sport"),
+    Ruling("ethernet-padding", "field", "802.3 3.2.8: zeros after the datagram up to 60 bytes",
+           "pads to 60 bytes before the MAC", field="trailer"),
+    # Choices of the standard.
+    Ruling("ackreq-pattern", "field", "9.7.3.3: a requester may ask for an ACK on any request packet",
+           "on the last packet of a message and at a fixed interval inside", field="ackreq", opcodes=REQUESTS),
+    Ruling("migreq", "field", "9.2: APM not supported, bit ignored by receivers",
+           "0", field="m"),
+    Ruling("ack-coalescing", "absent", "9.7.5.1.2: an ACK acknowledges every earlier PSN",
+           "one pending ACK per QP: a later one replaces it", rule="coalesced_ack",
+           captures=("rc_pipeline", "rc_long_write"), profiles=STANDARD_ONLY),
+    Ruling("duplicate-acks", "absent", "9.7.5.1.1: duplicates are acknowledged, coalescing allowed",
+           "one ACK for a run of duplicates may do", rule="duplicate_ack",
+           captures=("rc_drop_*", "rc_bad_icrc", "rc_udpsum_bad", "rc_arp"), profiles=STANDARD_ONLY),
+    Ruling("credit-code", "field", "9.7.7.2: end-to-end credits are optional; a responder may tell any code",
+           "unlimited (31), as rxe", field="credits", profiles=STANDARD_ONLY),
+    # Where rxe departs from the standard.
+    Ruling("udp-checksum", "extra", "A17.3.2: the ICRC protects the packet; the UDP checksum is not looked at",
+           "accepts the packet that the peer's UDP layer dropped, acknowledges its repeat as a duplicate",
+           rule="repeated_ack", captures=("rc_udpsum_bad",), sides=("b",), profiles=STANDARD_ONLY),
+    Ruling("nak-after-rnr", "absent", "9.7.5.2.8: packets behind one refused by RNR NAK are dropped silently",
+           "silent", rule="nak_after_rnr", captures=("rc_rnr*",), profiles=STANDARD_ONLY),
+    Ruling("read-restart", "opcode", "9.7.5.1.4: the answer to a repeated READ starts with FIRST or ONLY",
+           "FIRST or ONLY, with AETH", rule="read_restart", captures=("rc_drop_read_*",), sides=("b",), profiles=STANDARD_ONLY),
+    Ruling("short-receive-nak", "value", "9.9.3: SEND longer than the receive is an invalid request",
+           "0x61 where rxe has 0x63", field="syndrome", opcodes=("RC_ACKNOWLEDGE",), value=0x63, ours_value=0x61,
+           captures=("rc_nak_recv_short",), sides=("b",), profiles=STANDARD_ONLY),
+    Ruling("short-receive-status", "cqe", "11.6.2: local length error",
+           "LOC_LEN_ERR where rxe has LOC_QP_OP_ERR", field="status", value="LOC_QP_OP_ERR", ours_value="LOC_LEN_ERR",
+           captures=("rc_nak_recv_short",), sides=("b",), profiles=STANDARD_ONLY),
+    Ruling("receive-key-status", "cqe", "11.6.2: local protection error",
+           "LOC_PROT_ERR where rxe has LOC_QP_OP_ERR", field="status", value="LOC_QP_OP_ERR", ours_value="LOC_PROT_ERR",
+           captures=("rc_nak_remote_op",), sides=("b",), profiles=STANDARD_ONLY),
+    Ruling("grh-flag", "cqe", "11.4.2.1: GRH present flag is defined for UD",
+           "set for UD only", field="flags.GRH", profiles=STANDARD_ONLY),
+    # Completions: fields that verbs leave undefined.
+    Ruling("sender-byte-len", "cqe", "11.4.2.1: bytes transferred is defined for receives, READ and atomics",
+           "length of the work request", field="send.byte_len"),
+    Ruling("error-fields", "cqe", "11.4.2.1: in error only work request ID, status and QP are valid",
+           "opcode of the work request", field="error.*"),
+    Ruling("vendor-error", "cqe", "11.4.2.1: vendor specific", "row of errors.py", field="vendor_err"),
+    Ruling("sender-imm-flag", "cqe", "11.4.2.1: immediate data indicator is defined for receives",
+           "clear in send completions", field="send.flags"),
+)
+
+
+def rulings_for(capture, side, profile="standard"):
+    """Rulings that hold for one play; ValueError names an unknown profile."""
+    from fnmatch import fnmatchcase
+    if profile not in ("standard", "rxe"):
+        raise ValueError(f"profile must be standard or rxe, not {profile!r}")
+    return [r for r in RULINGS if side in r.sides and profile in r.profiles
+            and any(fnmatchcase(capture, pattern) for pattern in r.captures)]
