@@ -173,6 +173,9 @@ class CommandPort(LiteXModule):
         return owner
 
     def do_finalize(self):
+        records = [self.event, self.mr_write, self.cq_write, self.rq_write, self.eq_write]
+        records += [owner.ctl for side in SIDES for owner in self.owners[side]]
+        self.comb += [[record.first.eq(1), record.last.eq(1)] for record in records]
         n_boxes = len(self.mailboxes)
         opcode, args = Signal(8), Signal(32*abi.COMMAND_WORDS)
         box          = Signal(max=max(2, n_boxes))
@@ -335,7 +338,7 @@ class CommandPort(LiteXModule):
             ).Elif(~allowed,
                 *end(abi.CODE_BAD_STATE)
             ).Else(
-                Case(program, {i: NextState(f"P{i}-0") for i in range(len(steps))})
+                Case(program, {**{i: NextState(f"P{i}-0") for i in range(len(steps))}, "default": NextState("IDLE")})
             )
         )
         watchdog = Signal(max=self.timeout + 1)

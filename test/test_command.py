@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""qp/command and qp/context: mailbox, state machine, order of row and control writes, fatal errors."""
+import pytest
+from litex.gen import *
+from litex.soc.interconnect import csr_bus
+from migen import *
+
+from roce_soc import abi
+from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, connection_layout
+from roce_soc.qp.command import TRANSITIONS, CommandPort
+from roce_soc.qp.context import QPContext
+from sim.harness import Sim, build
+
+N_QPS     = 16
+REGISTERS = ("index", "data", "value", "go", "status")
+
+
+class Commands(LiteXModule):
+    """Command port with two mailboxes; owners answer after a while."""
+    def __init__(self):
+        self.context  = QPContext(N_QPS)
+        self.reader   = self.context.get_port()
+        self.command  = CommandPort(self.context, n_mrs=64, n_cqs=8, n_rqs=8, capability=[7, 8, 9], timeout=500)
+        self.box0, self.box1 = self.command.get_mailbox(), self.command.get_mailbox()
+        self.fatal    = self.command.get_fatal()
+        self.owners   = {"responder": self.command.get_owner("responder"), "requester": self.command.get_owner("requester")}
+        self.banks    = []
+        for box in (self.box0, self.box1):
+            bank = csr_bus.CSRBank(box.get_csrs(), bus=csr_bus.Interface(data_width=32, address_width=14))
+            self.submodules += box, bank
+            self.banks.append(bank)
+
+
+@pytest.fixture(scope="module")
+def so():
+    top = Commands()
+    ios = {"row_adr": top.reader.adr, "fatal": top.fatal,
+           "event": top.command.event, "mr": top.command.mr_write, "cq": top.command.cq_write, "ready": top.context.ready}
+    flat = Signal(len(top.reader.row.raw_bits()))
+    top.comb += flat.eq(top.reader.row.raw_bits())
+    ios["flat"] = flat
+    for side, owner in top.owners.items():
+        ios[f"{side}_ctl"], ios[f"{side}_done"] = owner.ctl, owner.done
+    for i, bank in enumerate(top.banks):
+        ios.update({f"b{i}_{name}": getattr(bank.bus, name) for name in ("adr", "we", "re", "dat_w", "dat_r")})
+    return build(top, ios, name="command")
+
+
+class Bench:
+    def __init__(self, so):
+        self.sim = sim = Sim(so, seed=1)
+        self.ctl = {side: sim.sink(f"{side}_ctl") for side in ("responder", "requester")}
+        self.event, self.mr, self.cq, self.fatal = sim.sink("event"), sim.sink("mr"), sim.sink("cq"), sim.source("fatal")
+        self.answers, self.seq, self.started = True, 0, {}
+        sim.reset()
+        sim.wait("ready", 1)
+
+    def csr(self, box, name, value=None):
+        """Writes a mailbox register, or reads it without a value."""
+        self.sim.poke(f"b{box}_adr", REGISTERS.index(name))
+        self.sim.poke(f"b{box}_dat_w", value or 0)
+        self.sim.poke(f"b{box}_we", value is not None)
+        self.sim.poke(f"b{box}_re", value is None)
+        self.sim.step()
+        self.sim.poke(f"b{box}_we", 0)
+        self.sim.poke(f"b{box}_re", 0)
+        answer = self.sim.peek(f"b{box}_dat_r")
+        self.sim.step()     # a bus bridge takes at least this long between two accesses.
+        return answer
+
+    def start(self, opcode, words, box=0):
+        self.seq += 1
+        self.csr(box, "index", 0)
+        for word in words:
+            self.csr(box, "data", word)
+        self.csr(box, "go", opcode | self.seq << 8)
+        self.started[box] = self.seq
+
+    def finish(self, box=0, limit=2000):
+        """Runs until the mailbox is done, answering the owners; returns (code, info, order of control ops)."""
+        order = []
+        for _ in range(limit):
+            for side in self.ctl:
+                record = self.ctl[side].recv()
+                if record is not None:
+                    order.append((side, record.op, record.qpi, record.psn, self.row(record.qpi)["state"]))
+                    if self.answers:
+                        self.sim.step(3)
+                        self.sim.poke(f"{side}_done", 1)
+                        self.sim.step()
+                        self.sim.poke(f"{side}_done", 0)
+            status = self.csr(box, "status")
+            if status & 2 and (status >> 16) & 0xff == self.started[box]:
+                return (status >> 8) & 0xff, status >> 24, order
+            self.sim.step()
+        raise AssertionError("command not done")
+
+    def run(self, opcode, words, **where):
+        self.start(opcode, words, **where)
+        return self.finish(where.get("box", 0))
+
+    def row(self, qpi):
+        self.sim.poke("row_adr", qpi)
+        self.sim.step(3)
+        bits, out = self.sim.peek("flat"), {}
+        for name, width in connection_layout():
+            out[name] = bits & ((1 << width) - 1)
+            bits >>= width
+        return out
+
+    def modify(self, state, **more):
+        values = dict(qpi=3, qpn=0x13, state=state, pmtu=3, sq_log2=4, sq_psn=0x111, rq_psn=0x222, dst_mac=0x0a0b0c0d0e0f, src_ip=1 << 100)
+        return self.run(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, **{**values, **more}))
+
+
+def test_life(so):
+    """RESET to RTS, ERR, RESET: who is told what, when, and which state the row shows then."""
+    bench = Bench(so)
+    assert bench.modify(abi.QP_INIT) == (abi.CODE_OK, 0, [])
+    assert bench.modify(abi.QP_RTR) == (abi.CODE_OK, 0, [("responder", CTL_START, 3, 0x222, abi.QP_INIT)])
+    assert bench.modify(abi.QP_RTS) == (abi.CODE_OK, 0, [("requester", CTL_START, 3, 0x111, abi.QP_RTS)])
+    row = bench.row(3)
+    assert (row["state"], row["dst_mac"], row["src_ip"], row["qpn"]) == (abi.QP_RTS, 0x0a0b0c0d0e0f, 1 << 100, 0x13)
+    code, _, order = bench.modify(abi.QP_ERR)
+    assert code == abi.CODE_OK and [o[:2] + o[4:] for o in order] == [("responder", CTL_ERR, abi.QP_ERR), ("requester", CTL_ERR, abi.QP_ERR)]
+    code, _, order = bench.modify(abi.QP_RESET)
+    assert code == abi.CODE_OK and [o[:2] for o in order] == [("requester", CTL_RESET), ("responder", CTL_RESET)]
+    assert bench.row(3)["state"] == abi.QP_RESET
+
+
+def test_transitions(so):
+    """Every pair of states is allowed or refused as the table says."""
+    path = {abi.QP_RESET: (), abi.QP_INIT: (1,), abi.QP_RTR: (1, 2), abi.QP_RTS: (1, 2, 3), abi.QP_SQD: (1, 2, 3, 4), abi.QP_ERR: (1, 6)}
+    for old, steps in path.items():
+        for new in range(7):
+            bench = Bench(so)
+            for step in steps:
+                assert bench.modify(step)[0] == abi.CODE_OK
+            assert bench.modify(new)[0] == (abi.CODE_OK if (old, new) in TRANSITIONS else abi.CODE_BAD_STATE), (old, new)
+
+
+@pytest.mark.parametrize("bad,word", [(dict(qpn=0x14), 1), (dict(qp_type=1), 1), (dict(send_cq=8), 4), (dict(rq_index=8), 5), (dict(sq_log2=0), 5),
+    (dict(sq_addr=32), 6), (dict(max_rd_atomic=17), 11), (dict(max_dest_rd_atomic=17), 12)])
+def test_bad_values(so, bad, word):
+    """A refused value is named by its argument word; the row stays."""
+    bench = Bench(so)
+    assert bench.modify(abi.QP_INIT, **bad)[:2] == (abi.CODE_BAD_VALUE, word)
+    assert bench.row(3)["qpn"] == 0
+    assert bench.modify(abi.QP_INIT)[0] == abi.CODE_OK
+    assert bench.modify(abi.QP_RTR, pmtu=6)[:2] == (abi.CODE_BAD_VALUE, 2)
+
+
+def test_codes(so):
+    """Unknown commands and indices beyond the tables."""
+    bench = Bench(so)
+    assert bench.run(0x77, [])[0] == abi.CODE_BAD_OPCODE
+    assert bench.run(abi.CMD_MODIFY_QP, [N_QPS])[0] == abi.CODE_BAD_INDEX
+    assert bench.run(abi.CMD_WRITE_MR, [64])[0] == abi.CODE_BAD_INDEX
+    assert bench.run(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=8, valid=1, log2=3))[0] == abi.CODE_BAD_INDEX
+    assert bench.run(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=2, valid=1, log2=3, addr=0x1010))[0] == abi.CODE_BAD_VALUE
+    assert bench.run(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=2, valid=1, log2=3, addr=0x1040, page=9))[0] == abi.CODE_OK
+    cq = bench.cq.recv()
+    assert (cq["index"], cq.enable, cq.log2, cq.addr, cq.page) == (2, 1, 3, 0x1040, 9)
+    assert bench.run(abi.CMD_WRITE_MR, abi.pack_args(abi.MR_ARGS, index=5, variant=0xab, access=7, pd=4, va=1 << 60, length=1 << 40, addr=0x123))[0] == abi.CODE_OK
+    mr = bench.mr.recv()
+    assert (mr["index"], mr.variant, mr.access, mr.pd, mr.va, mr.length, mr.addr, mr.valid_row) == (5, 0xab, 7, 4, 1 << 60, 1 << 40, 0x123, 1)
+
+
+def test_queries(so):
+    """Answers stand in the mailbox's words; two mailboxes do not mix."""
+    bench = Bench(so)
+    bench.modify(abi.QP_INIT)
+    bench.start(abi.CMD_QUERY_DEVICE, [], box=0)
+    bench.start(abi.CMD_QUERY_QP, [3], box=1)
+    assert bench.finish(0)[0] == abi.CODE_OK and bench.finish(1)[0] == abi.CODE_OK
+    words = {0: [], 1: []}
+    for box in (0, 1):
+        for i in range(abi.COMMAND_WORDS):
+            bench.csr(box, "index", i)
+            words[box].append(bench.csr(box, "value"))
+    assert words[0][:3] == [7, 8, 9]
+    answer = abi.unpack_args(abi.QP_ARGS, words[1])
+    assert (answer["qpi"], answer["qpn"], answer["state"], answer["pmtu"], answer["src_ip"]) == (3, 0x13, abi.QP_INIT, 3, 1 << 100)
+
+
+def test_fatal(so):
+    """A failing QP goes to ERR, its owners are told, then the event comes; a second failure of it changes nothing."""
+    bench = Bench(so)
+    for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
+        bench.modify(state)
+    for _ in range(2):
+        bench.fatal.send(type=abi.EVENT_QP_ACCESS_ERR, queue=3, info=35)
+    bench.start(abi.CMD_NOP, [])
+    order = bench.finish()[2]
+    bench.sim.step(100)
+    assert bench.row(3)["state"] == abi.QP_ERR and [o[:2] for o in order] == [("responder", CTL_ERR), ("requester", CTL_ERR)]
+    assert [(e["type"], e["queue"], e["info"]) for e in bench.event.recv_all()] == [(abi.EVENT_QP_ACCESS_ERR, 3, 35)]
+
+
+def test_owner_that_does_not_answer(so):
+    """The command ends with CODE_TIMEOUT and the port serves the next one."""
+    bench = Bench(so)
+    bench.modify(abi.QP_INIT)
+    bench.answers = False
+    assert bench.modify(abi.QP_RTR)[0] == abi.CODE_TIMEOUT
+    assert bench.run(abi.CMD_NOP, [])[0] == abi.CODE_OK
