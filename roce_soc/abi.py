@@ -195,14 +195,15 @@ def unpack(layout, data):
 
 
 def pack_args(layout, **values):
-    """The 32 argument words of a command; ValueError names a value too wide for its field."""
+    """Argument words of a command, as many as its layout has; ValueError names a value too wide for its field."""
     number = 0
     for name, value in values.items():
         entry = field(layout, name)
         if not 0 <= value < 1 << entry.width:
             raise ValueError(f"{name} must fit {entry.width} bits, not {value:#x}")
         number |= value << (32*entry.word + entry.bit)
-    return [(number >> (32*i)) & 0xffffffff for i in range(COMMAND_WORDS)]
+    count = max(-(-(32*e.word + e.bit + e.width)//32) for e in layout)
+    return [(number >> (32*i)) & 0xffffffff for i in range(count)]
 
 
 def unpack_args(layout, words):

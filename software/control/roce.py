@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Verbs over registers and memory: what Python programs use to drive an engine.
+
+Works over any transport that reads and writes registers by name and bytes by address: litex_server
+(control/bus.py), the simulation's socket, the compiled engine of the tests. No gateware import.
+"""
+import itertools
+from collections import deque
+
+from roce_soc import abi, verbs
+
+CODE_NAMES = ("OK", "BAD_OPCODE", "BAD_INDEX", "BAD_STATE", "BAD_VALUE", "TIMEOUT")
+
+
+class CommandError(RuntimeError):
+    """A command was refused; `code` is the CODE_* of the ABI, `info` the argument word refused."""
+    def __init__(self, opcode, code, info):
+        name = CODE_NAMES[code] if code < len(CODE_NAMES) else str(code)
+        word = f", argument word {info}" if code == abi.CODE_BAD_VALUE else ""
+        super().__init__(f"command {opcode:#04x} refused: {name}{word}")
+        self.opcode, self.code, self.info = opcode, code, info
+
+
+class Bus:
+    """What RoCE needs of a transport.
+
+    read_register(name) -> int, write_register(name, value): registers by their csr.json names.
+    read_memory(addr, length) -> bytes, write_memory(addr, data): the engine's memory target 0.
+    doorbell(page, kind, queue, index): a doorbell write that acts after all earlier write_memory.
+    idle(): called while polling; lets a simulation run on.
+    """
+    def idle(self):
+        """Nothing to do where time passes by itself."""
+
+
+# Objects ------------------------------------------------------------------------------------------
+
+class MR:
+    """Registered memory: `va` as work requests name it, `addr` where it lies, `key` both lkey and rkey."""
+    def __init__(self, roce, index, variant, va, length, addr, access, pd):
+        self.roce, self.index, self.variant = roce, index, variant
+        self.va, self.length, self.addr, self.access, self.pd = va, length, addr, access, pd
+
+    @property
+    def key(self):
+        """lkey and rkey: index and variant."""
+        return self.index << 8 | self.variant
+
+    lkey = rkey = key
+
+    def read(self, va=None, length=None):
+        """Bytes of the region from `va` on."""
+        va = self.va if va is None else va
+        return self.roce.bus.read_memory(self.addr + va - self.va, self.length if length is None else length)
+
+    def write(self, data, va=None):
+        """Puts bytes at `va`."""
+        self.roce.bus.write_memory(self.addr + (self.va if va is None else va) - self.va, data)
+
+    def invalidate(self):
+        """The key grants nothing from here on."""
+        self.roce.command(abi.CMD_INVALIDATE_MR, abi.pack_args(abi.MR_ARGS, index=self.index))
+
+
+class CQ:
+    """Completion queue: `poll` returns dicts of abi.CQE's fields, `status` as a number."""
+    def __init__(self, roce, index, log2, addr, page):
+        self.roce, self.index, self.log2, self.addr, self.page = roce, index, log2, addr, page
+        self.consumer = 0
+
+    def poll(self, limit=None):
+        """Completions that are there; the consumer doorbell is rung when any was taken."""
+        out, size = [], 1 << self.log2
+        while limit is None or len(out) < limit:
+            raw   = self.roce.bus.read_memory(self.addr + abi.CQE_BYTES*(self.consumer % size), abi.CQE_BYTES)
+            entry = abi.unpack(abi.CQE, raw)
+            if entry["phase"] == (self.consumer >> self.log2) & 1:
+                break
+            self.consumer = (self.consumer + 1) & 0xffff
+            out.append(entry)
+        if out:
+            self.roce.bus.doorbell(self.page, abi.DOORBELL_CQ, self.index, self.consumer)
+            for entry in out:
+                self.roce.completed(entry)
+        return out
+
+    def arm(self, solicited=False):
+        """Asks for one event at the next (solicited) completion."""
+        self.roce.bus.doorbell(self.page, abi.DOORBELL_CQ_ARM, self.index, (self.consumer & 0x7fff) | solicited << 15)
+
+
+class _Ring:
+    """Producer side of a work queue's ring: slots free running, returned by completions."""
+    def __init__(self, log2, addr):
+        self.log2, self.addr = log2, addr
+        self.reset()
+
+    def reset(self):
+        self.producer, self.consumer = 0, 0
+
+    def reserve(self, slots, what):
+        if self.producer - self.consumer + slots > 1 << self.log2:
+            raise BufferError(f"{what} is full: {1 << self.log2} slots, {self.producer - self.consumer} in use")
+
+    def slot_addr(self, number):
+        return self.addr + abi.SEND_WQE_BYTES*(number % (1 << self.log2))
+
+    def release(self, slot):
+        """Slots up to the one a CQE names are free again."""
+        self.consumer += ((slot - self.consumer) % (1 << self.log2)) + 1
+
+
+class QP:
+    """Queue pair: attributes as a dict of abi.QP_ARGS fields, rings, state."""
+    def __init__(self, roce, index, send_cq, recv_cq, sq, rq, page):
+        self.roce, self.index, self.send_cq, self.recv_cq, self.page = roce, index, send_cq, recv_cq, page
+        self.sq, self.rq = sq, rq
+        self.attributes  = {}
+
+    @property
+    def qpn(self):
+        """Number on the wire."""
+        return self.attributes["qpn"]
+
+    def modify(self, state, **attributes):
+        """Goes to `state` (abi.QP_*); attributes of abi.QP_ARGS are kept for later commands."""
+        self.attributes.update(attributes, state=state)
+        if state == abi.QP_RESET:
+            self.sq.reset()
+        self.roce.command(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, **self.attributes))
+        if state == abi.QP_RESET:
+            self.roce.write_rq(self)
+
+    def query(self):
+        """Attributes as the engine holds them."""
+        return abi.unpack_args(abi.QP_ARGS, self.roce.command(abi.CMD_QUERY_QP, [self.index], answer=True))
+
+    def post_send(self, opcode, mr=None, va=0, length=0, *, wr_id=0, flags=verbs.SEND_SIGNALED, remote_va=0, rkey=0, imm=0, lkey=None,
+                  inline=None, ring=True, **more):
+        """Posts a work request (verbs.WR_*); `inline` bytes travel in the continuation slot. Returns its slot."""
+        slots = 1 if inline is None else 2
+        self.sq.reserve(slots, "send queue")
+        if inline is not None:
+            if len(inline) > abi.SEND_WQE_BYTES:
+                raise ValueError(f"inline data must be at most {abi.SEND_WQE_BYTES} bytes, not {len(inline)}")
+            length, flags = len(inline), flags | verbs.SEND_INLINE
+            self.roce.bus.write_memory(self.sq.slot_addr(self.sq.producer + 1), inline)
+        key = lkey if lkey is not None else (mr.lkey if mr else 0)
+        wqe = abi.pack(abi.SEND_WQE, abi.SEND_WQE_BYTES, opcode=opcode, flags=flags, num_sge=1 if length and inline is None else 0, length=length,
+            wr_id=wr_id, local_va=va or (mr.va if mr else 0), lkey=key, imm=imm, remote_va=remote_va, rkey=rkey, **more)
+        slot = self.sq.producer
+        self.roce.bus.write_memory(self.sq.slot_addr(slot), wqe)
+        self.sq.producer += slots
+        if ring:
+            self.ring_send()
+        return slot
+
+    def ring_send(self):
+        """The send queue's doorbell for all that was posted with ring=False."""
+        self.roce.bus.doorbell(self.page, abi.DOORBELL_SQ, self.index, self.sq.producer & 0xffff)
+
+    def post_recv(self, mr=None, va=0, length=0, *, wr_id=0, lkey=None):
+        """Posts a receive work request with at most one buffer."""
+        self.rq.reserve(1, "receive queue")
+        wqe = abi.pack(abi.RECV_WQE, abi.RECV_WQE_BYTES, wr_id=wr_id, num_sge=1 if length else 0, va=va or (mr.va if mr else 0), length=length,
+            lkey=lkey if lkey is not None else (mr.lkey if mr else 0))
+        self.roce.bus.write_memory(self.rq.slot_addr(self.rq.producer), wqe)
+        self.rq.producer += 1
+        self.roce.bus.doorbell(self.page, abi.DOORBELL_RQ, self.attributes["rq_index"], self.rq.producer & 0xffff)
+
+
+# RoCE ---------------------------------------------------------------------------------------------
+
+class RoCE:
+    """An engine seen through a bus: commands, allocation of table rows and ring memory, objects.
+
+    Parameters
+    ----------
+    bus : Bus
+    mailbox : str
+        Register prefix of the mailbox this program owns.
+    ring_memory : (first, last) addresses of memory target 0 that rings may use.
+    qps, mrs, cqs : ranges of indices that belong to this program.
+    """
+    def __init__(self, bus, *, mailbox="roce_mailbox_host", ring_memory=(0, 1 << 18), qps=range(1, 16), mrs=range(1, 64), cqs=range(1, 16)):
+        self.bus, self.mailbox = bus, mailbox
+        self._next, self._end  = ring_memory
+        self._qps, self._mrs, self._cqs = deque(qps), deque(mrs), deque(cqs)
+        self._seq    = itertools.count(1)
+        self._by_qpn = {}
+        words        = self.command(abi.CMD_QUERY_DEVICE, [], answer=True)
+        if words[0] != abi.ABI_VERSION:
+            raise RuntimeError(f"engine has ABI version {words[0]}, this software {abi.ABI_VERSION}")
+        self.features, self.n_qps, self.n_mrs, self.n_cqs = words[1:5]
+
+    def command(self, opcode, words, answer=False):
+        """Runs a command; raises CommandError; with `answer` returns the 32 words of the answer."""
+        bus, box = self.bus, self.mailbox
+        bus.write_register(f"{box}_index", 0)
+        for word in words:
+            bus.write_register(f"{box}_data", word)
+        seq = next(self._seq) & 0xff
+        bus.write_register(f"{box}_go", opcode | seq << 8)
+        for _ in range(1_000_000):
+            status = bus.read_register(f"{box}_status")
+            if status & 2 and (status >> 16) & 0xff == seq:
+                break
+            bus.idle()
+        else:
+            raise RuntimeError(f"command {opcode:#04x} does not end: status {status:#010x}")
+        if (status >> 8) & 0xff:
+            raise CommandError(opcode, (status >> 8) & 0xff, status >> 24)
+        out = []
+        for i in range(abi.COMMAND_WORDS if answer else 0):
+            bus.write_register(f"{box}_index", i)
+            out.append(bus.read_register(f"{box}_value"))
+        return out
+
+    def allocate(self, size, what):
+        """Address of `size` zeroed bytes of ring memory, multiple of 64."""
+        addr = -(-self._next//64)*64
+        if addr + size > self._end:
+            raise MemoryError(f"{what} needs {size} bytes, ring memory has {self._end - addr} left")
+        self._next = addr + size
+        self.bus.write_memory(addr, bytes(size))
+        return addr
+
+    @staticmethod
+    def _take(pool, what):
+        if not pool:
+            raise MemoryError(f"no {what} left of this program's range")
+        return pool.popleft()
+
+    def reg_mr(self, va, length, *, addr=None, access=verbs.ACCESS_LOCAL_WRITE, pd=1, variant=1, target=0, index=None):
+        """Registers memory; `addr` (default: va) is where it lies in the target."""
+        verbs.check_access(access)
+        index = self._take(self._mrs, "memory region") if index is None else index
+        mr    = MR(self, index, variant, va, length, va if addr is None else addr, access, pd)
+        self.command(abi.CMD_WRITE_MR, abi.pack_args(abi.MR_ARGS, index=index, variant=variant, access=access, target=target, pd=pd,
+            va=va, length=length, addr=mr.addr))
+        return mr
+
+    def create_cq(self, log2=6, *, page=0):
+        """A completion queue of 2^log2 entries."""
+        index = self._take(self._cqs, "completion queue")
+        cq    = CQ(self, index, log2, self.allocate(abi.CQE_BYTES << log2, "completion queue"), page)
+        self.command(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=index, valid=1, log2=log2, page=page, addr=cq.addr))
+        return cq
+
+    def write_rq(self, qp):
+        """(Re)creates a QP's receive queue: empty ring."""
+        qp.rq.reset()
+        self.command(abi.CMD_WRITE_RQ, abi.pack_args(abi.RQ_ARGS, index=qp.attributes["rq_index"], valid=1, log2=qp.rq.log2, page=qp.page, addr=qp.rq.addr))
+
+    def create_qp(self, send_cq, recv_cq, *, sq_log2=6, rq_log2=6, page=0, index=None, qpn=None, **attributes):
+        """A QP in RESET with its rings; `attributes` of abi.QP_ARGS are kept for modify."""
+        index = self._take(self._qps, "queue pair") if index is None else index
+        sq    = _Ring(sq_log2, self.allocate(abi.SEND_WQE_BYTES << sq_log2, "send queue"))
+        rq    = _Ring(rq_log2, self.allocate(abi.RECV_WQE_BYTES << rq_log2, "receive queue"))
+        qp    = QP(self, index, send_cq, recv_cq, sq, rq, page)
+        qp.attributes = {**dict(qpi=index, qpn=self.n_qps + index if qpn is None else qpn, qp_type=abi.QP_TYPE_RC, pd=1, page=page,
+            send_cq=send_cq.index, recv_cq=recv_cq.index, rq_index=index, sq_log2=sq_log2, sq_addr=sq.addr, pkey=0xffff, hop_limit=64,
+            udp_sport=0xc000 | index, pmtu=3, timeout=14, retry_cnt=7, rnr_retry=7, min_rnr_timer=12, max_rd_atomic=4, max_dest_rd_atomic=4,
+            access=verbs.ACCESS_LOCAL_WRITE | verbs.ACCESS_REMOTE_WRITE | verbs.ACCESS_REMOTE_READ), **attributes}
+        self._by_qpn[qp.qpn] = qp
+        self.write_rq(qp)
+        return qp
+
+    def completed(self, entry):
+        """Returns the ring slots that a completion stands for."""
+        qp = self._by_qpn.get(entry["qpn"])
+        if qp is None:
+            return
+        receive = entry["opcode"] & 0x80
+        (qp.rq if receive else qp.sq).release(entry["slot"])
