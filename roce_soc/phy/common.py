@@ -60,6 +60,12 @@ MIN_FRAME     = 60      # bytes without FCS: the core may lock up on less.
 MAX_FRAME     = 9600    # bytes, the core's longest frame.
 LINE_CLK_FREQ = 322.265625e6
 
+
+def link_is_up(status, control):
+    """Whether frames may be sent: the one rule for registers and gates, in the domain of its arguments."""
+    return (status.aligned & status.rx_status & ~status.local_fault & ~status.remote_fault
+        & control.rx_enable & control.tx_enable & ~control.send_rfi)
+
 # RoCEPHY ------------------------------------------------------------------------------------------
 
 class RoCEPHY(LiteXModule):
@@ -127,6 +133,10 @@ class RoCEPHY(LiteXModule):
             CSRField("gt_tx_reset",  size=1, offset=11, description="Reset the transceivers' transmit data path."),
             CSRField("gt_rx_reset",  size=1, offset=12, description="Reset the transceivers' receive data path; the"
                 " remedy when alignment does not come."),
+            CSRField("module_reset",     size=1, offset=16, description="Hold the pluggable module in reset."),
+            CSRField("module_select",    size=1, offset=17, description="Let the module answer on I2C."),
+            CSRField("module_low_power", size=1, offset=18, description="Keep the module in low power mode (its laser"
+                " stays off)."),
         ])
         self.status = CSRStatus(description="Link status, live.", fields=[
             CSRField("link_up",       size=1, offset=0,  description="Frames pass: aligned, status good, no fault,"
@@ -146,6 +156,9 @@ class RoCEPHY(LiteXModule):
             CSRField("powergood",     size=1, offset=12, description="Supply and clocks of all transceivers are good."),
             CSRField("tx_dead",       size=1, offset=13, description="The transmit side starved; `tx_reset` revives"
                 " it."),
+            CSRField("module_present",   size=1, offset=14, description="A module is plugged; 1 where the board cannot"
+                " tell."),
+            CSRField("module_interrupt", size=1, offset=15, description="The module raises its interrupt line."),
         ])
         self.latched = CSRStatus(read_only=False, description="Events since each bit was cleared; write 1 to clear."
             " A condition that persists sets its bit again at once: read, write back, read again.",
@@ -163,3 +176,21 @@ class RoCEPHY(LiteXModule):
         for n, (name, _) in enumerate(LATCHED_FLAGS):
             flag = getattr(self.latched.fields, name)
             self.sync += flag.eq(self.events[name] | (flag & ~(self.latched.re & self.latched.r[n])))
+
+    def add_link_status(self):
+        """Derives `link_up` and the events and counters that follow from the status, once that is driven."""
+        status, control = self.status.fields, self.control.fields
+        self.comb += status.link_up.eq(
+            link_is_up(status, control) & status.tx_reset_done & status.rx_reset_done & ~status.tx_dead)
+        changes = [
+            ("align_lost",    status.aligned,       0),
+            ("link_down",     status.link_up,       0),
+            ("rx_reset_seen", status.rx_reset_done, 1),
+            ("tx_reset_seen", status.tx_reset_done, 1),
+        ]
+        for name, level, new in changes:
+            before = Signal()
+            self.sync += before.eq(level)
+            self.comb += self.events[name].eq((level == new) & (before != new))
+        losses = self.counts["align_losses"]
+        self.sync += If(self.events["align_lost"], losses.eq(losses + 1))
