@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Memory regions: keys, protection and translation.
+
+Ref: InfiniBand Architecture vol. 1 ch. 9.7.4.1.4 (remote access), 10.6.3 (keys, protection domains).
+Not supported: page tables (regions are contiguous), memory windows, zero-based regions.
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.abi import MR_ARGS
+from roce_soc.common import DEFAULT_MRS, TARGET_WIDTH, mr_request_description, mr_result_description
+from roce_soc.errors import index_of
+
+MAX_MRS = 1 << 16
+
+def mr_write_description():
+    """A region to write: the arguments of CMD_WRITE_MR; valid_row 0 removes the region at `index`."""
+    return stream.EndpointDescription([("valid_row", 1)] + [(a.name, a.width) for a in MR_ARGS])
+
+# Last address + 1 takes 65 bits; `delta` is what must be added to an address to make it physical.
+ROW = [("enable", 1), ("variant", 8), ("access", 4), ("pd", 16), ("target", TARGET_WIDTH),
+       ("va", 64), ("end", 65), ("delta", 64)]
+
+
+class MRPort:
+    """Client port: `request` (mr_request_description), `result` (mr_result_description, valid only)."""
+    def __init__(self):
+        self.request = stream.Endpoint(mr_request_description())
+        self.result  = stream.Endpoint(mr_result_description())
+
+
+# MRTable ------------------------------------------------------------------------------------------
+
+class MRTable(LiteXModule):
+    """Checks accesses against the regions and translates their first address, one a clock.
+
+    Sums are carried out to 65 bits in two halves, so that a range that wraps is out of bounds, not small.
+
+    Parameters
+    ----------
+    n_mrs : int
+        Regions, a power of two from 16 to 65536.
+
+    Endpoints
+    ---------
+    write : mr_write_description(), in
+        Region rows from the command port; valid_row 0 invalidates. Checks accepted later see the new row.
+    get_port() : MRPort
+        A client; call before finalisation.
+    quiet : out
+        No check is under way.
+
+    Latency: a request is accepted when its turn comes (round robin); the result follows six clocks later.
+    Errors : rows in this order: MR_KEY (index, validity, variant), MR_PD, MR_ACCESS, MR_BOUNDS.
+    """
+    def __init__(self, n_mrs=DEFAULT_MRS):
+        if n_mrs < 16 or n_mrs > MAX_MRS or n_mrs & (n_mrs - 1):
+            raise ValueError(f"n_mrs must be a power of two from 16 to {MAX_MRS}, not {n_mrs!r}")
+        self.n_mrs = n_mrs
+        self.bits  = log2_int(n_mrs)
+        self.ports = []
+        # Stream Endpoints.
+        self.write = stream.Endpoint(mr_write_description())
+        self.ready = Signal()
+        self.quiet = Signal()
+
+        # # #
+
+        memory = Memory(layout_len(ROW), n_mrs)
+        self.write_port, self.read_port = memory.get_port(write_capable=True), memory.get_port()
+        self.specials += memory, self.write_port, self.read_port
+        self._add_write()
+
+    def get_port(self):
+        """A new client port, served in turn."""
+        port = MRPort()
+        self.ports.append(port)
+        return port
+
+    def _add_write(self):
+        """Init walker and region writes: `end` and `delta` are summed in halves, two clocks each."""
+        write, port = self.write, self.write_port
+        walker  = Signal(self.bits + 1)
+        row     = Record(ROW)
+        index   = Signal(self.bits)
+        step    = Signal(2)
+        carries = [Signal(2), Signal(2)]
+        length_hi, va_hi, addr_hi = Signal(32), Signal(32), Signal(32)
+        low_end, low_delta, high_end = Signal(33), Signal(33), Signal(33)
+        self.comb += [
+            self.ready.eq(walker[-1]),
+            write.ready.eq(self.ready & (step == 0)),
+            low_end.eq(write.va[:32] + write.length[:32]),
+            low_delta.eq(write.addr[:32] - write.va[:32]),
+            high_end.eq(va_hi + length_hi + carries[0]),
+            port.we.eq(~self.ready | (step == 2)),
+            port.adr.eq(Mux(self.ready, index, walker[:self.bits])),
+            If(self.ready, port.dat_w.eq(row.raw_bits())),
+        ]
+        self.sync += [
+            If(~self.ready, walker.eq(walker + 1)),
+            If(step != 0, step.eq(step + 1)),
+            If(step == 2, step.eq(0)),
+            If(write.valid & write.ready,
+                step.eq(1),
+                index.eq(write.index),
+                # An index beyond the table is the command port's to refuse; here it writes nothing.
+                If(write.index[self.bits:] != 0, step.eq(0)),
+                row.enable.eq(write.valid_row),
+                row.variant.eq(write.variant),
+                row.access.eq(write.access),
+                row.pd.eq(write.pd),
+                row.target.eq(write.target),
+                row.va.eq(write.va),
+                row.end[:32].eq(low_end),
+                row.delta[:32].eq(low_delta),
+                carries[0].eq(low_end[32]),
+                carries[1].eq(low_delta[32]),
+                va_hi.eq(write.va[32:]),
+                length_hi.eq(write.length[32:]),
+                addr_hi.eq(write.addr[32:]),
+            ),
+            If(step == 1,
+                row.end[32:].eq(high_end),
+                row.delta[32:].eq(addr_hi - va_hi - carries[1]),
+                # A region beyond the address space ends with it.
+                If(high_end[32], row.end.eq(1 << 64)),
+            ),
+        ]
+
+    def do_finalize(self):
+        if not self.ports:
+            return
+        n_ports = len(self.ports)
+        request = stream.Endpoint(mr_request_description())
+        grant   = Signal(max=max(2, n_ports))
+        rr      = Signal(max=max(2, n_ports))
+
+        # Arbiter: the first waiting client behind the one served last.
+        cases = {}
+        for last in range(n_ports):
+            order = [(last + 1 + n) % n_ports for n in range(n_ports)]
+            chain = [grant.eq(order[-1])]
+            for client in reversed(order[:-1]):
+                chain = [If(self.ports[client].request.valid, grant.eq(client)).Else(*chain)]
+            cases[last] = chain
+        self.comb += Case(rr, cases)
+        self.comb += Case(grant, {n: [
+            request.valid.eq(port.request.valid & self.ready),
+            request.payload.eq(port.request.payload),
+            port.request.ready.eq(self.ready),
+        ] for n, port in enumerate(self.ports)})
+        self.sync += If(request.valid, rr.eq(grant))
+        self._add_pipeline(request, grant)
+
+    def _add_pipeline(self, request, grant):
+        """Clock 1: RAM address and low end; 2: high end; 3: compare halves; 4: combine; 5: judge; 6: result."""
+        layout = request.description.payload_layout + [("grant", len(grant))]
+        stages = [Record([("valid", 1)] + layout, name=f"check{n}") for n in range(1, 6)]
+        s1, s2, s3, s4, s5 = stages
+        names = [f[0] for f in layout]
+        self.sync += [s1.valid.eq(request.valid), s1.grant.eq(grant)]
+        self.sync += [getattr(s1, name).eq(getattr(request, name)) for name in names if name != "grant"]
+        for before, after in zip(stages, stages[1:]):
+            self.sync += [getattr(after, name).eq(getattr(before, name)) for name in ["valid"] + names]
+
+        # Clock 3 holds the row, the RAM's register being the second.
+        row = Record(ROW)
+        self.comb += self.read_port.adr.eq(s1.key[8:8 + self.bits])
+        self.sync += row.raw_bits().eq(self.read_port.dat_r)
+
+        low, end3 = Signal(33), Signal(65)
+        self.sync += [
+            low.eq(s1.va[:32] + s1.length),
+            end3.eq(Cat(low[:32], (s2.va[32:] + low[32])[:33])),
+        ]
+
+        # Clock 3 -> 4.
+        key, pd, access         = Signal(), Signal(), Signal()
+        va_gt, va_eq, va_ge_low = Signal(), Signal(), Signal()
+        end_lt, end_eq, end_le_low = Signal(), Signal(), Signal()
+        target4, addr4, delta_hi4 = Signal(TARGET_WIDTH), Signal(33), Signal(32)
+        self.sync += [
+            key.eq(row.enable & (row.variant == s3.key[:8]) & (s3.key[8 + self.bits:] == 0)),
+            pd.eq(row.pd == s3.pd),
+            access.eq((s3.access & ~row.access) == 0),
+            va_gt.eq(s3.va[32:] > row.va[32:]),
+            va_eq.eq(s3.va[32:] == row.va[32:]),
+            va_ge_low.eq(s3.va[:32] >= row.va[:32]),
+            end_lt.eq(end3[32:] < row.end[32:]),
+            end_eq.eq(end3[32:] == row.end[32:]),
+            end_le_low.eq(end3[:32] <= row.end[:32]),
+            target4.eq(row.target),
+            addr4.eq(s3.va[:32] + row.delta[:32]),
+            delta_hi4.eq(row.delta[32:]),
+        ]
+        # Clock 4 -> 5.
+        key5, pd5, access5, bounds5 = Signal(), Signal(), Signal(), Signal()
+        target5, addr5 = Signal(TARGET_WIDTH), Signal(64)
+        self.sync += [
+            key5.eq(key), pd5.eq(pd), access5.eq(access),
+            bounds5.eq((va_gt | (va_eq & va_ge_low)) & (end_lt | (end_eq & end_le_low))),
+            target5.eq(target4),
+            addr5.eq(Cat(addr4[:32], (s4.va[32:] + delta_hi4 + addr4[32])[:32])),
+        ]
+        # Clock 5 -> 6.
+        for n, port in enumerate(self.ports):
+            self.comb += port.result.first.eq(1), port.result.last.eq(1)
+            self.sync += [
+                port.result.valid.eq(s5.valid & (s5.grant == n)),
+                port.result.target.eq(target5),
+                port.result.addr.eq(addr5),
+                If(~key5,
+                    port.result.row.eq(index_of("MR_KEY"))
+                ).Elif(~pd5,
+                    port.result.row.eq(index_of("MR_PD"))
+                ).Elif(~access5,
+                    port.result.row.eq(index_of("MR_ACCESS"))
+                ).Elif(~bounds5,
+                    port.result.row.eq(index_of("MR_BOUNDS"))
+                ).Else(
+                    port.result.row.eq(0)
+                ),
+            ]
+        self.comb += self.quiet.eq(~(s1.valid | s2.valid | s3.valid | s4.valid | s5.valid))

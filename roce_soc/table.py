@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Small per-queue state in distributed RAM, cleared by an init walker after reset."""
+from migen import *
+
+from litex.gen import *
+
+
+# StateTable ---------------------------------------------------------------------------------------
+
+class StateTable(LiteXModule):
+    """Rows of state with one writer, read in the same clock by any number of readers.
+
+    A row that is read, changed and written within one clock needs neither forwarding nor
+    interlock; that is why sequence numbers and flags live here and wide rows in block RAM.
+
+    Parameters
+    ----------
+    layout : int or list
+        Bits of a row, or the layout of its Record.
+    depth : int
+        Rows, at least 2.
+
+    Endpoints
+    ---------
+    we, adr, dat_w : in
+        Write port, taken at the end of the clock. Writes before `ready` are lost.
+    read(adr) : row at `adr`, same clock, before a write of that clock.
+
+    Latency: none. `ready` rises when every row is zero.
+    """
+    def __init__(self, layout, depth):
+        if depth < 2:
+            raise ValueError(f"depth must be at least 2, not {depth!r}")
+        self.layout = layout
+        self.width  = layout if isinstance(layout, int) else layout_len(layout)
+        self.depth  = depth
+        self.ready  = Signal()
+        self.we     = Signal()
+        self.adr    = Signal(max=depth)
+        self.dat_w  = self._row()
+
+        # # #
+
+        self.memory = Memory(self.width, depth)
+        write  = self.memory.get_port(write_capable=True)
+        walker = Signal(max=depth)
+        self.specials += self.memory, write
+        self.comb += [
+            write.we.eq(self.we | ~self.ready),
+            write.adr.eq(Mux(self.ready, self.adr, walker)),
+            If(self.ready, write.dat_w.eq(self._raw(self.dat_w))),
+        ]
+        self.sync += If(~self.ready, walker.eq(walker + 1), self.ready.eq(walker == depth - 1))
+
+    def _row(self):
+        return Signal(self.width) if isinstance(self.layout, int) else Record(self.layout)
+
+    def _raw(self, row):
+        return row if isinstance(self.layout, int) else row.raw_bits()
+
+    def read(self, adr):
+        """Row at `adr` in the same clock: a Signal, or a Record when the table has a layout."""
+        port, row = self.memory.get_port(async_read=True), self._row()
+        self.specials += port
+        self.comb += port.adr.eq(adr), self._raw(row).eq(port.dat_r)
+        return row
+
+
+# FlagTable ----------------------------------------------------------------------------------------
+
+class FlagTable(LiteXModule):
+    """One flag a row with a writer that sets and another that clears, at independent addresses.
+
+    Two tables of one bit, each with one writer: the flag is their difference. Setting a set flag or
+    clearing a clear one changes nothing. Set and clear of one row in one clock: both act on the old flag.
+
+    Endpoints
+    ---------
+    set, set_adr, clear, clear_adr : in
+    read(adr) : flag, same clock.
+    """
+    def __init__(self, depth):
+        self.set,   self.set_adr   = Signal(), Signal(max=depth)
+        self.clear, self.clear_adr = Signal(), Signal(max=depth)
+        self.ready = Signal()
+
+        # # #
+
+        self.up   = up   = StateTable(1, depth)
+        self.down = down = StateTable(1, depth)
+        self.comb += [
+            self.ready.eq(up.ready & down.ready),
+            up.adr.eq(self.set_adr),
+            up.we.eq(self.set),
+            up.dat_w.eq(~down.read(self.set_adr)),
+            down.adr.eq(self.clear_adr),
+            down.we.eq(self.clear),
+            down.dat_w.eq(up.read(self.clear_adr)),
+        ]
+
+    def read(self, adr):
+        flag = Signal()
+        self.comb += flag.eq(self.up.read(adr) ^ self.down.read(adr))
+        return flag
