@@ -268,6 +268,8 @@ def load(path, setup=None):
     for side, file in (("a", base + ".pcap"), ("b", at_b)):
         try:
             capture.frames[side] = _frames(capture, file)
+        except CaptureError:
+            raise
         except ValueError as error:
             raise CaptureError(str(error)) from error
     return capture
@@ -279,8 +281,12 @@ def _frames(capture, path):
     for side in "ab":
         for device in (capture.data["sides"].get(side) or {}).get("netdevs", {}).values():
             macs[mac(device["mac"])] = side
-    frames = []
-    for number, (time_ns, frame) in enumerate(read_pcap(path), 1):
+    records, frames = read_pcap(path), []
+    if not path.endswith(".b.pcap") and capture.data.get("packets") not in (None, len(records)):
+        raise CaptureError(f"{path}: has {len(records)} frames, the set-up says {capture.data['packets']}")
+    for number, (time_ns, frame) in enumerate(records, 1):
+        if number > 1 and time_ns < records[number - 2][0]:
+            raise CaptureError(f"{path}: frame {number} is older than the one before it")
         try:
             packet = parse(frame)
         except PacketError as error:

@@ -14,7 +14,8 @@ An engine has these methods (ModelEngine below is the reference model; a compile
     post_send(qpn, fields, event)   fields of test.model.qp.SendRequest; BIND_MW: see event
     feed(frame)                 a frame arrives
     frames()                    frames sent since the last call, after what can be done now is done
-    wait()                      let time pass up to the next timer or a bound; False: nothing will happen
+    wait()                      let time pass up to the next timer or a bound; False: nothing will happen.
+                                Asked only where the capture shows a pause or an RNR NAK before the frame due
     completions()               dicts {qpn, wr_id, status, opcode, byte_len, imm, inv_rkey, src_qpn, flags}
                                 since the last call; status and opcode by name, imm as on the wire in hex
     state(qpn)                  name of the QP's state
@@ -25,6 +26,7 @@ from test.model.endpoint import Endpoint
 from test.model.qp import PROFILES
 from test.reference.rulings import rulings_for
 
+from roce_soc import opcodes as op
 from roce_soc import verbs
 
 
@@ -97,6 +99,7 @@ class Player:
         self.rulings  = rulings_for(capture.name, side, profile)
         self.report   = Report(capture.name, side, profile)
         self.done     = []
+        self.pauses   = self._pauses()
         own           = [f for f in capture.frames[side] if f.sender == side]
         self.matchers = {}
         for qpn in {f.packet.dest_qpn for f in own}:
@@ -117,6 +120,23 @@ class Player:
             self._compare_completions()
         return self.report
 
+    def _pauses(self):
+        """Numbers of own frames that a timer may have sent: half an ACK time-out after the frame before
+        on the wire, or next after an RNR NAK to the QP."""
+        pauses, before, refused = set(), None, {}
+        timeout = {qp["dest_qpn"]: op.ack_timeout_ns(qp["timeout"]) for qp in self.capture.queue_pairs(self.side)}
+        number  = {qp["qpn"]: qp["dest_qpn"] for qp in self.capture.queue_pairs(self.side)}
+        for frame in self.capture.frames[self.side]:
+            packet = frame.packet
+            if frame.sender != self.side:
+                refused[number.get(packet.dest_qpn)] = op.syndrome_class(packet.syndrome) == "RNR"
+            else:
+                gap = frame.time_ns - before.time_ns if before is not None else 0
+                if refused.get(packet.dest_qpn) or 0 < timeout.get(packet.dest_qpn, 0) <= 2*gap:
+                    pauses.add(frame.number)
+            before = frame
+        return pauses
+
     def _collect(self):
         """Take what the engine sent and completed; True where it sent something."""
         packets = packets_of(self.engine.frames())
@@ -132,7 +152,8 @@ class Player:
         self._collect()
         for matcher in self.matchers.values():
             while matcher.waiting() and not self.report.differences:
-                if not self._collect() and not self.engine.wait():
+                may_wait = matcher.expected[matcher.next].number in self.pauses
+                if not self._collect() and not (may_wait and self.engine.wait()):
                     matcher.skip_due()
 
     # Steps ----------------------------------------------------------------------------------------

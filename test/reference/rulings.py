@@ -56,8 +56,6 @@ RULINGS = (
     Ruling("duplicate-acks", "absent", "9.7.5.1.1: duplicates are acknowledged, coalescing allowed",
            "one ACK for a run of duplicates may do", rule="duplicate_ack",
            captures=("rc_drop_*", "rc_bad_icrc", "rc_udpsum_bad", "rc_arp"), profiles=STANDARD_ONLY),
-    Ruling("credit-code", "field", "9.7.7.2: end-to-end credits are optional; a responder may tell any code",
-           "unlimited (31), as rxe", field="credits", profiles=STANDARD_ONLY),
     # Where rxe departs from the standard.
     Ruling("udp-checksum", "extra", "A17.3.2: the ICRC protects the packet; the UDP checksum is not looked at",
            "accepts the packet that the peer's UDP layer dropped, acknowledges its repeat as a duplicate",
