@@ -2,7 +2,6 @@
 """Packet library and pcap files: byte for byte, against worked examples, captures and scapy."""
 import glob
 import os
-import random
 import struct
 
 import pytest
@@ -149,8 +148,7 @@ def random_packet(rng):
     return Packet(**fields), fields
 
 
-def test_random_packets_survive():
-    rng = random.Random(1)
+def test_random_packets_survive(rng):
     for _ in range(2000):
         packet, fields = random_packet(rng)
         frame = packet.build()
@@ -160,11 +158,10 @@ def test_random_packets_survive():
         assert parse(packet.build(pad_frame=True)).payload == packet.payload and len(packet.build(pad_frame=True)) >= 60
 
 
-def test_scapy_agrees():
+def test_scapy_agrees(rng):
     """scapy's own ICRC and BTH fields over the captures and random packets."""
     layers = pytest.importorskip("scapy.layers.l2")
     roce   = pytest.importorskip("scapy.contrib.roce")
-    rng    = random.Random(2)
     frames = [f for path in CAPTURES for _, f in read_pcap(path) if parse(f) and parse(f).icrc_ok]
     frames = rng.sample(frames, 150) + [random_packet(rng)[0].build() for _ in range(150)]
     for frame in frames:
