@@ -1,0 +1,360 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Counts cycles of the compiled engine against its budgets.
+
+    sim/bench.py [--only B1 B3 ...] [--json] [--record]
+
+B1 cycles per frame, receive and transmit side, 64 QPs, mixed opcodes      B2 cycles per message, one QP, 64 B
+B3 streaming WRITE, SEND, READ, one QP, 100 Gb/s wire                      B4 doorbell to first beat, 64 B inline
+B5 request in to ACK out      B6 READ request in to response out           B7 NAK in to retransmission out
+
+Cycles are engine clocks at its stream ports, memory ideal (a beat a clock, 4 clocks). Rates are averages over
+a thousand messages with every byte checked. Fails (exit 1) below a must of MUST or below a recorded floor.
+"""
+import argparse
+import json
+import pathlib
+import random
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from sim import env  # noqa: E402
+if __name__ == "__main__":
+    env.enter()
+
+from roce_soc import opcodes, verbs  # noqa: E402
+from roce_soc.common import DATA_BYTES  # noqa: E402
+from sim.engine import IPS, MACS, WIRE_BYTES, WIRE_OVERHEAD, Bench, connect  # noqa: E402
+from test.model.packet import Packet, parse  # noqa: E402
+
+FLOORS     = pathlib.Path(__file__).with_name("bench_floors.json")
+CLOCKS_MHZ = (250.0, 322.265625)
+SIZES      = (0, 8, 64, 128, 256, 512, 1024, 2048, 4096)
+B1_QPS     = 64
+# Budgets that fail the run. B1: clocks beyond beats; B3: share of the wire. The others are printed.
+MUST       = {"B1": 1, "B3": 0.995}
+BUFFERS    = 0x1000_0000
+REMOTE     = 0x2000_0000
+
+
+def beats(frame_bytes):
+    """Beats of a frame on the 512-bit wire, padded to 60 bytes."""
+    return -(-max(frame_bytes, 60)//DATA_BYTES)
+
+
+class Row(dict):
+    """One line of the result: name, what, value, unit, limit, ok, clocks."""
+
+
+def row(name, what, value, unit, limit=None, better="lower", **more):
+    ok = True if limit is None else (value <= limit if better == "lower" else value >= limit)
+    return Row(name=name, what=what, value=round(value, 3), unit=unit, limit=limit, better=better, ok=ok, **more)
+
+
+def rates(cycles, payload):
+    """Gb/s of payload and million messages a second at both clocks, for `cycles` a message."""
+    return {f"gbps_{mhz:.0f}": round(payload*8*mhz/1000/cycles, 1) for mhz in CLOCKS_MHZ} | {
+        f"mmsg_{mhz:.0f}": round(mhz/cycles, 1) for mhz in CLOCKS_MHZ}
+
+
+# B1 -----------------------------------------------------------------------------------------------
+
+class B1:
+    """64 QPs that receive, 64 that send, on one engine; the bench is the peer."""
+    def __init__(self, seed):
+        self.bench  = Bench(seed=seed, stall=0.0)
+        self.engine = engine = self.bench.engines[0]
+        self.random = random.Random(seed)
+        roce        = engine.roce
+        self.mr     = roce.reg_mr(BUFFERS, 1 << 24, access=7)
+        self.qps    = []
+        for i in range(2*B1_QPS):
+            cq = roce.create_cq(8)
+            qp = roce.create_qp(cq, cq, sq_log2=5, rq_log2=5, src_mac=MACS[0], dst_mac=MACS[1], src_ip=IPS[0], dst_ip=IPS[1], pmtu=5,
+                dest_qpn=0x1000 + i, sq_psn=0, rq_psn=0, timeout=0)
+            for state in (1, 2, 3):
+                qp.modify(state)
+            qp.psn = 0
+            self.qps.append(qp)
+        self.engine.write_memory(BUFFERS, self.random.randbytes(8192)*2048)
+
+    def request(self, qp, size, i):
+        """The next request for a QP of the engine: SEND or WRITE in turn."""
+        send = i % 2
+        if send:
+            qp.post_recv(self.mr, va=BUFFERS + (1 << 20) + qp.index*8192 + self.random.randrange(64), length=max(size, 1), wr_id=i)
+        packet = Packet(opcode=opcodes.RC_SEND_ONLY if send else opcodes.RC_WRITE_ONLY, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"),
+            src_ip=IPS[1].to_bytes(4, "big"), dst_ip=IPS[0].to_bytes(4, "big"), dest_qpn=qp.qpn, psn=qp.psn, ackreq=1, rkey=self.mr.rkey, dma_length=size,
+            va=BUFFERS + (1 << 22) + qp.index*8192 + self.random.randrange(64), payload=self.random.randbytes(size))
+        qp.psn = (qp.psn + 1) & opcodes.PSN_MASK
+        return packet, send
+
+    def receive(self, size, spacing, count):
+        """Feeds `count` requests to 64 QPs at `spacing`(beats) clocks each; True where all were executed and acknowledged in time."""
+        engine, qps = self.engine, self.qps[:B1_QPS]
+        packets = [self.request(qps[i % B1_QPS], size, i) for i in range(count)]
+        engine.frames()
+        clocks  = 0
+        for packet, _ in packets:
+            frame = packet.build(pad_frame=True)
+            gap   = spacing(beats(len(frame))) - beats(len(frame))
+            clocks += spacing(beats(len(frame)))
+            engine.send(frame, idle=gap)
+        refused = engine.counter(19)
+        self.bench.step(clocks + 2000)
+        ok = engine.rx.pending == 0 and engine.counter(19) == refused
+        acks = [parse(f) for f in engine.frames()]
+        ok &= all(a.syndrome == opcodes.ACK_UNLIMITED for a in acks)
+        for packet, send in packets:
+            if not send and size:
+                ok &= engine.read_memory(packet.va, 0) == b""
+        last = {}
+        for packet, send in packets:
+            if not send:
+                last[packet.va] = packet.payload
+        for qp in qps:
+            qp.recv_cq.poll()
+        return ok, clocks/count, len(acks)
+
+    def transmit(self, size, count):
+        """Clocks a frame of `count` WRITEs by 64 QPs, measured over the later two thirds."""
+        engine, qps = self.engine, self.qps[B1_QPS:]
+        engine.frames()
+        for i in range(count):
+            qps[i % B1_QPS].post_send(verbs.WR_RDMA_WRITE, self.mr, va=BUFFERS + self.random.randrange(64), length=size, remote_va=REMOTE, rkey=1, wr_id=i, ring=False)
+        for qp in qps:
+            qp.ring_send()
+        self.bench.run(lambda: len(engine.tx) >= count, max_cycles=count*200)
+        frames = engine.tx.recv_all()
+        first  = count//3
+        clocks = (frames[-1].last - frames[first].last)/(count - 1 - first)
+        for qp in qps:
+            engine.send(ack(qp, qp.psn + count//B1_QPS - 1))
+            qp.psn += count//B1_QPS
+        self.bench.step(3000)
+        for qp in qps:
+            assert all(e["status"] == 0 for e in qp.send_cq.poll())
+        return clocks, beats(len(frames[-1].data))
+
+
+def ack(qp, psn, syndrome=opcodes.ACK_UNLIMITED):
+    """An ACK or NAK of the peer for `psn`."""
+    return Packet(opcode=opcodes.RC_ACKNOWLEDGE, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"), src_ip=IPS[1].to_bytes(4, "big"),
+        dst_ip=IPS[0].to_bytes(4, "big"), dest_qpn=qp.qpn, psn=psn & opcodes.PSN_MASK, syndrome=syndrome, msn=0).build(pad_frame=True)
+
+
+def b1(seed, say):
+    """Cycles per frame of each side alone, by size."""
+    out, side = [], B1(seed)
+    for size in SIZES:
+        say(f"B1 {size} B")
+        for extra in range(0, 12):
+            # Single-beat frames come at two clocks a frame at best (max(2, beats)).
+            ok, clocks, _ = side.receive(size, lambda b: max(2, b + extra) if extra else max(2, b), 1024)
+            if ok:
+                break
+        n = beats(max(58 + size + (-size & 3), 60))
+        out.append(row("B1", f"receive, {size} B", clocks, "clocks/frame", clocks - extra + MUST["B1"] if extra else clocks, size=size, **rates(clocks, size)))
+        clocks, n = side.transmit(size, 1024)
+        out.append(row("B1", f"transmit, {size} B", clocks, "clocks/frame", max(2, n + MUST["B1"]), size=size, beats=n, **rates(clocks, size)))
+    return out
+
+
+# B2, B3: two engines ------------------------------------------------------------------------------
+
+def stream(operation, pmtu, size, count, both, seed):
+    """`count` messages of `size` bytes from a (and from b) on one QP each; (clocks, share of the wire, payload bytes)."""
+    bench = Bench(engines=2, seed=seed)
+    a, b  = bench.engines
+    code  = opcodes.PMTU_CODES[pmtu]
+    log2  = max(4, (count - 1).bit_length() + 1)
+    qps   = connect(a, b, sq_log2=log2, rq_log2=log2, cq_log2=log2 + 1, pmtu=code, timeout=0, max_rd_atomic=16, max_dest_rd_atomic=16)
+    ends  = list(zip((a, b), qps))
+    data, rng, total = [], random.Random(seed), size*count
+    for engine, qp in ends:
+        blob = rng.randbytes(total)
+        qp.mr = engine.roce.reg_mr(BUFFERS, 2*total + 4096, access=7)
+        engine.write_memory(BUFFERS + 5, blob)
+        data.append(blob)
+    for side, (engine, qp) in enumerate(ends):
+        if operation == "SEND" and (both or side == 1):
+            for i in range(count):
+                qp.post_recv(qp.mr, va=BUFFERS + 5 + total + i*size, length=size, wr_id=i)
+    active = ends if both else ends[:1]
+    wr = {"WRITE": verbs.WR_RDMA_WRITE, "SEND": verbs.WR_SEND, "READ": verbs.WR_RDMA_READ}[operation]
+    for side, (engine, qp) in enumerate(active):
+        peer  = ends[1 - side][1]
+        local = BUFFERS + 5 + (total if operation == "READ" else 0)
+        there = BUFFERS + 5 + (0 if operation == "READ" else total)
+        for i in range(count):
+            qp.post_send(wr, qp.mr, va=local + i*size, length=size, remote_va=there + i*size, rkey=peer.mr.rkey, wr_id=i, ring=False,
+                flags=verbs.SEND_SIGNALED if i == count - 1 else 0)
+    for engine, qp in active:
+        qp.ring_send()
+    done, entries = [False]*len(active), []
+
+    def finished():
+        for n, (engine, qp) in enumerate(active):
+            for entry in qp.send_cq.poll():
+                entries.append(entry)
+                done[n] |= entry["wr_id"] == count - 1
+        return all(done)
+
+    bench.run(finished, max_cycles=count*(size//8 + 400), every=500)
+    assert all(e["status"] == 0 for e in entries), entries
+    for side, (engine, qp) in enumerate(active):
+        source, sink = (1 - side, side) if operation == "READ" else (side, 1 - side)
+        assert ends[sink][0].read_memory(BUFFERS + 5 + total, total) == data[source], f"{operation} {pmtu}: bytes differ"
+    carrier = (b if operation == "READ" else a) if not both else a
+    frames  = carrier.tx.recv_all()
+    skip    = len(frames)//5
+    used    = frames[skip:-skip] if skip else frames
+    clocks  = used[-1].last - used[0].last
+    wire    = sum(len(f.data) + WIRE_OVERHEAD for f in used[1:])
+    share   = wire/(WIRE_BYTES*clocks)
+    payload = sum(len(p.payload) for p in map(parse, (f.data for f in used[1:])))
+    return clocks, share, payload, len(used) - 1
+
+
+def b2(seed, say):
+    out = []
+    for operation in ("WRITE", "SEND"):
+        say(f"B2 {operation}")
+        clocks, _, _, frames = stream(operation, 1024, 64, 1000, False, seed)
+        out.append(row("B2", f"{operation} 64 B, one QP", clocks/frames, "clocks/message", None, **rates(clocks/frames, 64)))
+    return out
+
+
+def b3(seed, say):
+    out = []
+    for both in (False, True):
+        for pmtu in (4096, 1024, 256):
+            for operation in ("WRITE", "SEND", "READ"):
+                way = "both ways" if both else "one way"
+                say(f"B3 {operation} {pmtu} {way}")
+                clocks, share, payload, _ = stream(operation, pmtu, 16384 if pmtu == 4096 else 4096, 1000, both, seed)
+                out.append(row("B3", f"{operation}, PMTU {pmtu}, {way}", share, "of the wire", MUST["B3"], "higher",
+                    goodput_gbps=round(payload*8/clocks*CLOCKS_MHZ[0]/1000, 2)))
+    return out
+
+
+# B4 to B7: one engine, latencies --------------------------------------------------------------------
+
+class Latency:
+    """One QP of one engine; the bench is the peer."""
+    def __init__(self, seed):
+        self.bench  = Bench(seed=seed)
+        self.engine = engine = self.bench.engines[0]
+        cq          = engine.roce.create_cq(6)
+        self.mr     = engine.roce.reg_mr(BUFFERS, 1 << 20, access=7)
+        self.qp     = qp = engine.roce.create_qp(cq, cq, src_mac=MACS[0], dst_mac=MACS[1], src_ip=IPS[0], dst_ip=IPS[1], pmtu=5, dest_qpn=0x1000,
+            sq_psn=0, rq_psn=0, timeout=0)
+        for state in (1, 2, 3):
+            qp.modify(state)
+        self.psn = 0
+
+    def request(self, opcode, size):
+        packet = Packet(opcode=opcode, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"), src_ip=IPS[1].to_bytes(4, "big"),
+            dst_ip=IPS[0].to_bytes(4, "big"), dest_qpn=self.qp.qpn, psn=self.psn, ackreq=1, rkey=self.mr.rkey, dma_length=size, va=BUFFERS + 64,
+            payload=bytes(0 if opcode == opcodes.RC_READ_REQUEST else size))
+        self.psn += 1
+        return packet.build(pad_frame=True)
+
+    def answer(self, frame):
+        """Clocks from the last beat of `frame` to the first beat of the next frame out."""
+        self.engine.frames()
+        self.engine.rx.times()
+        self.engine.send(frame)
+        self.bench.sim.until(self.engine.tx, 1, max_cycles=5000)
+        out = self.engine.tx.recv()
+        return out.first - self.engine.rx.times()[-1][2]
+
+
+def b4_to_b7(seed, say):
+    say("B4 to B7")
+    out, side = [], Latency(seed)
+    qp, engine, bench = side.qp, side.engine, side.bench
+    before = []
+    for _ in range(3):
+        engine.frames()
+        qp.post_send(verbs.WR_RDMA_WRITE, inline=bytes(64), remote_va=REMOTE, rkey=1, ring=False)
+        start = bench.sim.cycles()
+        qp.ring_send()
+        bench.sim.until(engine.tx, 1, max_cycles=5000)
+        frame = engine.tx.recv()
+        before.append(frame.first - start)
+        engine.send(ack(qp, parse(frame.data).psn))
+        bench.step(300)
+    out.append(row("B4", "doorbell to first beat, 64 B inline WRITE fetched from the ring", min(before), "clocks"))
+    for size in (0, 64, 1024, 4096):
+        out.append(row("B5", f"WRITE of {size} B in to ACK out", side.answer(side.request(opcodes.RC_WRITE_ONLY, size)), "clocks", payload_beats=-(-size//64)))
+        bench.step(300)
+    for size in (64, 1024):
+        out.append(row("B6", f"READ of {size} B in to response out, 4 clocks of memory latency in it",
+            side.answer(side.request(opcodes.RC_READ_REQUEST, size)), "clocks"))
+        side.psn += 0
+        bench.step(500)
+    for size in (64, 1024):
+        qp.post_send(verbs.WR_RDMA_WRITE, side.mr, va=BUFFERS, length=size, remote_va=REMOTE, rkey=1)
+        bench.step(300)
+        psn = parse(engine.frames()[-1]).psn
+        out.append(row("B7", f"sequence NAK in to retransmission of {size} B out, two memory reads in it", side.answer(ack(qp, psn, opcodes.NAK_PSN_SEQUENCE)), "clocks"))
+        bench.step(500)
+        engine.send(ack(qp, psn))
+        bench.step(300)
+    return out
+
+
+# Command --------------------------------------------------------------------------------------------
+
+PARTS = {"B1": b1, "B2": b2, "B3": b3, "B4": b4_to_b7}
+
+
+def judge(rows, floors):
+    """Marks rows that are worse than their recorded floor (1 per cent and half a clock allowed for rounding)."""
+    for r in rows:
+        floor = floors.get(f"{r['name']} {r['what']}")
+        if floor is None:
+            continue
+        r["floor"] = floor
+        worse = r["value"] > floor*1.01 + 0.5 if r["better"] == "lower" else r["value"] < floor*0.99
+        r["ok"] = r["ok"] and not worse
+
+
+def show(rows):
+    """The table for people."""
+    from rich.console import Console
+    from rich.table import Table
+    table = Table(title="cycles of the compiled engine")
+    for column in ("budget", "what", "value", "unit", "must", "floor", "at 250 MHz", "at 322 MHz", ""):
+        table.add_column(column)
+    for r in rows:
+        rate = [f"{r[f'gbps_{m}']} Gb/s {r[f'mmsg_{m}']} M/s" if f"gbps_{m}" in r else "" for m in ("250", "322")]
+        if "goodput_gbps" in r:
+            rate[0] = f"{r['goodput_gbps']} Gb/s"
+        table.add_row(r["name"], r["what"], str(r["value"]), r["unit"], str(r["limit"] or ""), str(r.get("floor", "")), *rate, "ok" if r["ok"] else "BELOW")
+    Console(width=150).print(table)
+
+
+def main(argv=None):
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=sorted(PARTS), help="parts to run (B4 stands for B4 to B7)")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    parser.add_argument("--record", action="store_true", help="write the floors that later runs must reach")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args(argv)
+    say  = (lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
+    rows = [r for part in args.only for r in PARTS[part](args.seed, say)]
+    floors = json.loads(FLOORS.read_text()) if FLOORS.exists() else {}
+    judge(rows, floors)
+    if args.record:
+        for r in rows:
+            floors[f"{r['name']} {r['what']}"] = r["value"]
+        FLOORS.write_text(json.dumps(floors, indent=1, sort_keys=True) + "\n")
+    print(json.dumps(rows, indent=1)) if args.json else show(rows)
+    return env.OK if all(r["ok"] for r in rows) else env.FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

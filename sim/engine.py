@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Compiled engines: RoCECore in Verilator with modelled memory, driven from Python with whole frames.
+
+    bench  = Bench(seed=1)                     # one engine
+    engine = bench.engines[0]
+    engine.send(frame); bench.step(100); engine.frames()
+
+    bench  = Bench(engines=2)                  # two engines, wires crossed, each wire at 100 Gb/s
+    a, b   = bench.engines
+    qa, qb = connect(a, b)
+
+The verbs layer that drives a board drives them too: an Engine is a transport (roce.Bus).
+"""
+import functools
+import json
+import os
+
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import csr_bus, stream
+
+from roce_soc import abi
+from roce_soc.common import DATA_BYTES, roce_wire_description
+from roce_soc.core import RoCECore
+from sim.harness import Sim, build_cached
+from sim.harness.memory import IDEAL
+from software.control.roce import Bus, RoCE
+
+SOURCES      = ("sim/engine.py",)                # what compiled engines depend on beside roce_soc/.
+MEMORY_PORTS = ("pw", "pr", "dr", "cw")          # payload write and read, descriptor read, completion write.
+RING_MEMORY  = (0x0100_0000, 0x0300_0000)        # rings of the programs; buffers lie elsewhere.
+WIRE_BYTES   = 50                                # of 100 Gb/s in a clock of 250 MHz.
+WIRE_OVERHEAD = 24                               # FCS, preamble, inter-packet gap.
+FIELDS       = ("first", "last", "data", "last_be", "error")
+
+
+# Gateware -----------------------------------------------------------------------------------------
+
+class Wire(LiteXModule):
+    """One direction of a 100 Gb/s cable between two engines at 250 MHz: frames wait for their share of the rate."""
+    def __init__(self, tx, rx, limited=True):
+        tokens = Signal((16, True))
+        size   = Signal(16)
+        tail   = Signal(7)
+        self.comb += [
+            [getattr(rx, n).eq(getattr(tx, n)) for n in FIELDS],
+            [If(tx.last_be[i], tail.eq(i + 1)) for i in range(DATA_BYTES)],
+            tx.ready.eq(~(size == 0) | (tokens >= 0) if limited else 1),
+            rx.valid.eq(tx.valid & tx.ready),
+        ]
+        cost = Signal((16, True))
+        self.comb += If(tx.valid & tx.ready & tx.last, cost.eq(size + tail + WIRE_OVERHEAD))
+        self.sync += [
+            If(tx.valid & tx.ready, If(tx.last, size.eq(0)).Else(size.eq(size + DATA_BYTES))),
+            tokens.eq(tokens - cost + WIRE_BYTES),
+            If((tokens - cost) > WIRE_BYTES, tokens.eq(WIRE_BYTES)),
+        ]
+
+
+class Engines(LiteXModule):
+    """One engine with its wires outside, or two with their wires crossed; registers on one CSR bus each."""
+    def __init__(self, engines, parameters):
+        self.cores = [RoCECore(scalable_ticks=True, **parameters) for _ in range(engines)]
+        self.banks = [csr_bus.CSRBank(core.get_csrs(), bus=csr_bus.Interface(data_width=32, address_width=14)) for core in self.cores]
+        for i, core in enumerate(self.cores):
+            setattr(self.submodules, f"core{i}", core)
+            setattr(self.submodules, f"bank{i}", self.banks[i])
+        if engines == 2:
+            a, b = self.cores
+            self.wire_ab, self.wire_ba = Wire(a.tx, b.rx), Wire(b.tx, a.rx)
+
+    def ios(self):
+        """Ports for the harness, prefixed e0_, e1_."""
+        ios = {}
+        for i, core in enumerate(self.cores):
+            p = f"e{i}_"
+            if len(self.cores) == 1:
+                ios.update({f"{p}rx": core.rx, f"{p}tx": core.tx})
+            else:
+                # What passes the wire, for the bench to look at; nothing to drive.
+                seen = stream.Endpoint(roce_wire_description())
+                self.comb += [[getattr(seen, n).eq(getattr(core.tx, n)) for n in FIELDS], seen.valid.eq(core.tx.valid & core.tx.ready)]
+                ios[f"{p}seen"] = seen
+            ios.update({f"{p}slow_rx": core.slow_rx, f"{p}slow_tx": core.slow_tx, f"{p}ready": core.ready, f"{p}irq": core.ev.irq})
+            for prefix, port in zip(MEMORY_PORTS, (core.payload_write, core.payload_read, core.descriptor_read, core.completion_write)):
+                for name in ("wcmd", "wdata", "wack", "rcmd", "rdata"):
+                    if hasattr(port, name):
+                        ios[f"{p}{prefix}_{name}"] = getattr(port, name)
+            ios.update({f"{p}csr_{n}": getattr(self.banks[i].bus, n) for n in ("adr", "we", "re", "dat_w", "dat_r")})
+            ios.update({f"{p}bell_{n}": getattr(core.doorbells.bus, n) for n in ("adr", "dat_w", "sel", "cyc", "stb", "we", "ack")})
+        return ios
+
+
+@functools.lru_cache(maxsize=None)
+def build_engines(engines=1, parameters=()):
+    """(path of the compiled library, {register: word address}); `parameters` of RoCECore as a sorted tuple of pairs."""
+    names = {}
+
+    def make():
+        top, at = Engines(engines, dict(parameters)), 0
+        for csr in top.cores[0].get_csrs():
+            names[csr.name] = at
+            at += -(-csr.size//32)
+        return top, top.ios()
+
+    so   = build_cached(make, key=f"engines{engines} {parameters!r}", name=f"engine{engines}", sources=SOURCES)
+    note = os.path.join(os.path.dirname(so), "registers.json")
+    if names:
+        with open(note, "w", encoding="utf-8") as file:
+            json.dump(names, file)
+    with open(note, encoding="utf-8") as file:
+        return so, json.load(file)
+
+
+# Bench --------------------------------------------------------------------------------------------
+
+class Bench:
+    """Running engines.
+
+    Parameters
+    ----------
+    engines : int
+        1: the bench is the wire; 2: wires crossed.
+    seed : int
+        Decides RAM contents, stalls, latencies.
+    gap, stall : float
+        Probability of idle clocks on the receive wire and of stalls on the transmit wire (one engine).
+    memory : dict
+        Options of sim.harness.Memory for all ports of an engine; default ideal: a beat a clock, 4 clocks.
+    tick_cycles : int
+        Clocks of a tick of the time base.
+    parameters : keywords of RoCECore.
+    """
+    def __init__(self, engines=1, seed=1, *, gap=0.0, stall=0.0, memory=None, tick_cycles=None, **parameters):
+        so, registers = build_engines(engines, tuple(sorted(parameters.items())))
+        self.sim      = Sim(so, seed=seed)
+        self.engines  = [Engine(self.sim, i, registers, wired=engines == 1, gap=gap, stall=stall, memory=memory) for i in range(engines)]
+        self.sim.reset()
+        for engine in self.engines:
+            self.sim.wait(f"{engine.prefix}ready", 1, max_cycles=20000)
+            engine.open(tick_cycles)
+
+    def step(self, cycles=1):
+        """Runs the clock."""
+        self.sim.step(cycles)
+
+    def run(self, condition, max_cycles=200_000, every=50):
+        """Runs until `condition()` holds."""
+        self.sim.run(condition, max_cycles=max_cycles, every=every)
+
+
+class Engine(Bus):
+    """One engine of a Bench: transport for software/control/roce.py, and its end of the wire."""
+    def __init__(self, sim, index, registers, *, wired, gap, stall, memory):
+        self.sim, self.registers = sim, registers
+        self.prefix = p = f"e{index}_"
+        if wired:
+            self.rx, self.tx = sim.source(f"{p}rx", gap=gap), sim.sink(f"{p}tx", stall=stall)
+        else:
+            self.tx = sim.sink(f"{p}seen")
+        self.slow_in, self.slow_out = sim.source(f"{p}slow_tx"), sim.sink(f"{p}slow_rx")
+        self.memory = sim.memory(*[p + port for port in MEMORY_PORTS], fill=0, **(memory or IDEAL))
+
+    def open(self, tick_cycles):
+        """After reset: the time base, the verbs layer."""
+        if tick_cycles:
+            self.write_register("time_tick_cycles", tick_cycles)
+        self.roce = RoCE(self, mailbox="mailbox_host", ring_memory=RING_MEMORY, qps=range(1, 256), mrs=range(1, 1024), cqs=range(1, 200))
+
+    # Transport ------------------------------------------------------------------------------------
+
+    def _csr(self, name, value=None):
+        sim, p = self.sim, self.prefix
+        sim.poke(p + "csr_adr", self.registers[name])
+        sim.poke(p + "csr_dat_w", value or 0)
+        strobe = p + ("csr_we" if value is not None else "csr_re")
+        sim.poke(strobe, 1)
+        sim.step()
+        sim.poke(strobe, 0)
+        answer = sim.peek(p + "csr_dat_r")
+        sim.step()
+        return answer
+
+    def read_register(self, name):
+        return self._csr(name)
+
+    def write_register(self, name, value):
+        self._csr(name, value)
+
+    def read_memory(self, addr, length):
+        return self.memory.read(addr, length)
+
+    def write_memory(self, addr, data):
+        self.memory.write(addr, data)
+
+    def doorbell(self, page, kind, queue, index):
+        sim, p = self.sim, self.prefix
+        for name, value in (("adr", (page*abi.DOORBELL_PAGE_BYTES + kind)//4), ("dat_w", queue << 16 | index), ("sel", 15), ("we", 1), ("cyc", 1), ("stb", 1)):
+            sim.poke(f"{p}bell_{name}", value)
+        for _ in range(2000):
+            sim.step()
+            if sim.peek(p + "bell_ack"):
+                break
+        else:
+            raise RuntimeError("doorbell not taken in 2000 clocks")
+        sim.poke(p + "bell_cyc", 0)
+        sim.poke(p + "bell_stb", 0)
+        sim.step()
+
+    def idle(self):
+        self.sim.step(8)
+
+    # Wire and counters ----------------------------------------------------------------------------
+
+    def send(self, frame, **how):
+        """A frame arrives (one engine)."""
+        self.rx.send(frame, **how)
+
+    def frames(self):
+        """Frames transmitted since the last call."""
+        return [f.data for f in self.tx.recv_all()]
+
+    def counter(self, index):
+        """Counter by number: row of errors.py, or 64 + traffic counter."""
+        self.write_register("monitor_counter_select", index)
+        return self.read_register("monitor_counter_value")
+
+
+# Connections --------------------------------------------------------------------------------------
+
+MACS = (0x020000000001, 0x020000000002)
+IPS  = (0x0a000001, 0x0a000002)
+
+
+def connect(a, b, *, cq_log2=8, sq_log2=6, rq_log2=6, **attributes):
+    """A QP on each engine (or both on one), connected to each other, in RTS. Returns (qp at a, qp at b)."""
+    qps = []
+    for side, engine in enumerate((a, b)):
+        cq = engine.roce.create_cq(cq_log2)
+        qps.append(engine.roce.create_qp(cq, cq, sq_log2=sq_log2, rq_log2=rq_log2, src_mac=MACS[side], dst_mac=MACS[1 - side],
+            src_ip=IPS[side], dst_ip=IPS[1 - side], **{**dict(sq_psn=0x100*(side + 1), rq_psn=0x100*(2 - side)), **attributes}))
+    for side, qp in enumerate(qps):
+        qp.attributes["dest_qpn"] = qps[1 - side].qpn
+    for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
+        for qp in qps:
+            qp.modify(state)
+    return tuple(qps)

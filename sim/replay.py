@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""The compiled engine takes one side of a capture.
+
+    sim/replay.py CAPTURE.pcap [--setup SETUP.json] --play {a,b} [--profile standard|rxe] [--json]
+
+The other side's frames are fed when every frame that our side sent before them has come; retries come
+from the engine's own timers on a scaled tick. Compared: headers, PSNs, syndromes, MSNs, payload,
+completions, memory. Differences that the standard allows are data (test/reference/rulings.py).
+Exit status: 0 agrees, 1 differs, 2 bad argument or incomplete capture.
+"""
+import argparse
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from sim import env  # noqa: E402
+if __name__ == "__main__":
+    env.enter()
+
+from roce_soc import abi, verbs  # noqa: E402
+from roce_soc.opcodes import PMTU_CODES  # noqa: E402
+from sim.engine import Bench  # noqa: E402
+from test.model.capture import CaptureError, load  # noqa: E402
+from test.model.replay import play  # noqa: E402
+
+STATES   = {number: name for name, number in vars(abi).items() if name in
+    ("QP_RESET", "QP_INIT", "QP_RTR", "QP_RTS", "QP_SQD", "QP_SQE", "QP_ERR")}
+RING_LOG2   = 8
+QUIET       = 600        # clocks without a frame after which nothing more is to come by itself.
+TICK_CYCLES = 1          # one clock a tick: 67 ms are 262144 clocks.
+
+
+class EngineUnderReplay:
+    """The compiled engine behind the interface that test.model.replay plays captures with."""
+    def __init__(self, seed=1, **options):
+        self.bench  = Bench(seed=seed, tick_cycles=TICK_CYCLES, **options)
+        self.engine = self.bench.engines[0]
+        self.qps, self.sent = {}, []
+
+    def setup(self, capture, side):
+        roce = self.engine.roce
+        for region in capture.regions(side):
+            roce.reg_mr(region["va"], region["length"], access=region["access"], pd=region["pd"], index=region["key"] >> 8, variant=region["key"] & 0xff)
+        for qp in capture.queue_pairs(side):
+            if qp["qp_type"] != "RC":
+                raise CaptureError(f"{capture.name}: QP {qp['name']} is {qp['qp_type']}; this engine does RC")
+            cq = roce.create_cq(RING_LOG2)
+            v6 = len(qp["src_ip"]) == 16
+            number = {name: int.from_bytes(qp[name], "big") for name in ("src_mac", "dst_mac", "src_ip", "dst_ip")}
+            made = roce.create_qp(cq, cq, sq_log2=RING_LOG2, rq_log2=RING_LOG2, index=qp["qpn"] % roce.n_qps, qpn=qp["qpn"], ipv6=int(v6),
+                pmtu=PMTU_CODES[qp["pmtu"]], sq_sig_all=int(qp["sq_sig_all"]), tclass=qp["tos"], hop_limit=qp["ttl"], flow_label=qp["flow_label"],
+                udp_sport=qp["sport"] or 0xc000, vlan_en=int(qp["vlan"] is not None), vlan_tci=qp["vlan"] or 0, **number,
+                **{name: qp[name] for name in ("dest_qpn", "sq_psn", "rq_psn", "timeout", "retry_cnt", "rnr_retry", "min_rnr_timer", "max_rd_atomic",
+                    "max_dest_rd_atomic", "access", "pkey", "pd")})
+            for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
+                made.modify(state)
+            self.qps[qp["qpn"]] = made
+        self.timeout = 2*16*max((1 << qp["timeout"] for qp in capture.queue_pairs(side) if qp["timeout"]), default=0)*TICK_CYCLES + 200_000
+
+    def fill(self, mr, va, data):
+        self.engine.write_memory(va, data)
+
+    def read(self, mr, va, length):
+        return self.engine.read_memory(va, length)
+
+    def post_recv(self, qpn, event):
+        self.qps[qpn].post_recv(va=event["va"], length=event["length"], wr_id=event["wr_id"], lkey=event["lkey"])
+
+    def post_send(self, qpn, fields, event):
+        if fields["opcode"] not in verbs.WC_OF_WR or fields["opcode"] == verbs.WR_BIND_MW:
+            raise CaptureError(f"post_send opcode {event['opcode']} is not in this engine")
+        inline = None
+        if fields["flags"] & verbs.SEND_INLINE:
+            inline = self.engine.read_memory(fields["va"], fields["length"])
+        self.qps[qpn].post_send(fields["opcode"], va=fields["va"], length=fields["length"], wr_id=fields["wr_id"], flags=fields["flags"], inline=inline,
+            lkey=fields["lkey"], remote_va=fields["remote_va"], rkey=fields["rkey"], imm=fields.get("imm", 0) or fields.get("inv_rkey", 0))
+
+    def feed(self, frame):
+        self.engine.send(frame)
+
+    def frames(self):
+        quiet = 0
+        while quiet < QUIET:
+            before = len(self.engine.tx)
+            self.bench.step(100)
+            quiet = 0 if len(self.engine.tx) != before or self.engine.rx.pending else quiet + 100
+        return self.engine.frames()
+
+    def wait(self):
+        left = self.timeout
+        while left > 0:
+            self.bench.step(500)
+            left -= 500
+            if len(self.engine.tx) or self._collect():
+                return True
+        return False
+
+    def _collect(self):
+        for qp in self.qps.values():
+            self.sent += [(qp.qpn, entry) for entry in qp.send_cq.poll()]
+        return bool(self.sent)
+
+    def completions(self):
+        self._collect()
+        done, self.sent = self.sent, []
+        return [{
+            "qpn": qpn, "wr_id": e["wr_id"], "status": verbs.WC_STATUS_NAMES[e["status"]], "opcode": verbs.WC_OPCODE_NAMES[e["opcode"]],
+            "byte_len": e["byte_len"], "imm": f"{e['imm']:08x}" if e["flags"] & verbs.WC_FLAG_WITH_IMM else None,
+            "inv_rkey": e["imm"] if e["flags"] & verbs.WC_FLAG_WITH_INV else None, "src_qpn": e["src_qp"] or None,
+            "flags": [name for bit, name in ((1, "GRH"), (2, "WITH_IMM"), (8, "WITH_INV")) if e["flags"] & bit]} for qpn, e in done]
+
+    def state(self, qpn):
+        return STATES[self.qps[qpn].query()["state"]][3:]
+
+
+def main(argv=None):
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("capture", help="NAME.pcap; NAME.b.pcap beside it is the wire at side b")
+    parser.add_argument("--setup", help="set-up of both sides, schema roce-capture-1 (default: NAME.json)")
+    parser.add_argument("--play", choices=("a", "b"), required=True, help="side the engine takes")
+    parser.add_argument("--profile", choices=("standard", "rxe"), default="standard", help="rulings that hold")
+    parser.add_argument("--seed", type=int, default=1, help="seed of RAM contents and stalls")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    args = parser.parse_args(argv)
+    try:
+        capture = load(args.capture, args.setup)
+        report  = play(capture, args.play, EngineUnderReplay(seed=args.seed), args.profile)
+    except CaptureError as error:
+        print(f"replay: {error}", file=sys.stderr)
+        return env.BAD_ARGUMENT
+    print(json.dumps(report.as_dict(), indent=1) if args.json else report.text())
+    return env.OK if report.ok else env.FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""network/receive, packet/decoder, packet/buffer: frames in, records and payload out."""
+import random
+
+import pytest
+from litex.gen import *
+from migen import *
+
+from roce_soc import abi, opcodes
+from roce_soc.common import connection_layout
+from roce_soc.errors import ERRORS
+from roce_soc.network.receive import RoCEReceive
+from roce_soc.packet.buffer import PacketBuffer
+from roce_soc.packet.decoder import RoCEDecoder
+from roce_soc.packet.icrc import ICRCChecker
+from roce_soc.qp.context import QPContext
+from sim.harness import Sim, build
+from test.model.packet import Packet
+
+N_QPS   = 64
+OWN_MAC = bytes.fromhex("020000000002")
+OWN_IP4, PEER_IP4 = bytes([10, 0, 0, 2]), bytes([10, 0, 0, 1])
+OWN_IP6, PEER_IP6 = bytes.fromhex("20010db8000000000000000000000002"), bytes.fromhex("20010db8000000000000000000000001")
+
+
+class ReceiveSide(LiteXModule):
+    """The receive side as the core wires it."""
+    def __init__(self):
+        self.context = QPContext(N_QPS)
+        self.receive = RoCEReceive()
+        self.icrc    = ICRCChecker()
+        self.decoder = RoCEDecoder(self.context.get_port(), N_QPS)
+        self.buffer  = PacketBuffer(n_chunks=64)
+        self.comb += [
+            self.receive.source.connect(self.decoder.sink),
+            self.icrc.tap(self.receive.source),
+            self.decoder.icrc_valid.eq(self.icrc.valid),
+            self.decoder.icrc_good.eq(self.icrc.good),
+            self.decoder.source.connect(self.buffer.sink),
+            self.decoder.verdict.connect(self.buffer.verdict),
+        ]
+
+
+def make():
+    top = ReceiveSide()
+    b   = top.buffer
+    return top, {
+        "rx": top.receive.sink, "slow": top.receive.slow_source, "row": top.context.write, "request": b.request, "response": b.response,
+        "fetch": b.fetch, "data": b.data, "refusal": b.refusal, "chunks_free": b.chunks_free, "ready": top.context.ready}
+
+
+@pytest.fixture(scope="module")
+def so():
+    return build(*make(), name="receive")
+
+
+def row_bits(**values):
+    """A connection row as a number."""
+    number, at = 0, 0
+    for name, width in connection_layout():
+        number |= (values.pop(name, 0) & ((1 << width) - 1)) << at
+        at += width
+    assert not values, values
+    return number
+
+
+def qp_row(qpn, ipv6=0, state=abi.QP_RTS, **more):
+    own, peer = (OWN_IP6, PEER_IP6) if ipv6 else (OWN_IP4, PEER_IP4)
+    return row_bits(**{**dict(qpn=qpn, state=state, pmtu=3, pkey=0xffff, ipv6=ipv6, src_mac=int.from_bytes(OWN_MAC, "big"),
+        src_ip=int.from_bytes(own, "big"), dst_ip=int.from_bytes(peer, "big"), dest_qpn=qpn + 1), **more})
+
+
+class Bench:
+    """The compiled receive side with QPs 0x41 (IPv4) and 0x42 (IPv6) in RTS."""
+    def __init__(self, so, seed=1, gap=0.0, stall=0.0):
+        self.sim = sim = Sim(so, seed=seed)
+        self.rx, self.rows, self.fetch = sim.source("rx", gap=gap), sim.source("row"), sim.source("fetch")
+        self.request, self.response = sim.sink("request", stall=stall), sim.sink("response", stall=stall)
+        self.refusal, self.slow = sim.sink("refusal"), sim.sink("slow")
+        self.data = sim.sink("data", stall=stall, check_last_be=False)
+        sim.reset()
+        sim.wait("ready", 1)
+        sim.step(80)
+        self.qp(0x41)
+        self.qp(0x42, ipv6=1)
+        sim.drain(self.rows)
+
+    def qp(self, qpn, **more):
+        self.rows.send(index=qpn % N_QPS, row=qp_row(qpn, **more))
+
+    def payload(self, record):
+        """Fetches a record's payload and cuts it out of its beats."""
+        if not record.has_slot:
+            return b""
+        self.fetch.send(slot=record.slot, discard=0)
+        self.sim.until(self.data, 1)
+        return self.data.recv().data[record.offset:record.offset + record.length]
+
+
+def packet(opcode, *, v6=False, vlan=None, payload=b"", **more):
+    own, peer = (OWN_IP6, PEER_IP6) if v6 else (OWN_IP4, PEER_IP4)
+    return Packet(**{**dict(opcode=opcode, dst_mac=OWN_MAC, src_mac=bytes.fromhex("020000000001"), vlan=vlan, ip_version=6 if v6 else 4,
+        src_ip=peer, dst_ip=own, dest_qpn=0x42 if v6 else 0x41, payload=payload), **more})
+
+
+def random_packet(rng, length=None):
+    """A legal packet of an RC opcode with random fields."""
+    entry = rng.choice([o for o in opcodes.OPCODES.values() if o.transport == "RC"])
+    if entry.payload == "NONE":
+        length = 0
+    elif length is None:
+        length = rng.choice([0, 1, 2, 3, 4, 63, 64, 65, rng.randrange(1100), rng.randrange(4097)])
+    more = {name: rng.getrandbits(32) for name in ("rkey", "dma_length", "imm", "inv_rkey")}
+    more.update({name: rng.getrandbits(64) for name in ("va", "swap_add", "compare", "original")})
+    return packet(entry.value, v6=rng.random() < .5, vlan=rng.choice([None, 0x6064]), payload=rng.randbytes(length), psn=rng.getrandbits(24),
+        ackreq=rng.getrandbits(1), se=rng.getrandbits(1), syndrome=rng.getrandbits(8), msn=rng.getrandbits(24), tos=rng.getrandbits(8),
+        ttl=rng.randrange(1, 256), ip_id=rng.getrandbits(16), flow_label=rng.getrandbits(20), m=rng.getrandbits(1), becn=rng.getrandbits(1),
+        udp_checksum=rng.getrandbits(16), **more)
+
+
+def check_record(record, p, payload):
+    entry = opcodes.OPCODES[p.opcode]
+    for name in ("opcode", "psn", "ackreq", "se"):
+        assert record[name] == getattr(p, name), name
+    assert record.qpn == p.dest_qpn and record.qpi == p.dest_qpn % N_QPS
+    assert record.length == len(p.payload) and payload == p.payload
+    assert record.ecn == p.tos & 3
+    fields = {"RETH": ("va", "rkey", "dma_length"), "AETH": ("syndrome", "msn"), "IMMDT": ("imm",), "ATOMICETH": ("va", "rkey", "swap_add", "compare")}
+    for header in entry.headers:
+        for name in fields.get(header, ()):
+            assert record[name] == getattr(p, name), (header, name)
+        if header == "IETH":
+            assert record.imm == p.inv_rkey
+        if header == "ATOMICACKETH":
+            assert record.swap_add == p.original
+
+
+@pytest.mark.parametrize("gap,stall", [(0, 0), (.5, 0), (.1, .5), (0, .9)])
+def test_random_packets(so, gap, stall, request):
+    """Every opcode, layout and payload residue arrives with its fields and bytes."""
+    rng, bench = random.Random(7), Bench(so, seed=3, gap=gap, stall=stall)
+    for i in range(300):
+        p = random_packet(rng, length=i if i < 130 else None)
+        bench.rx.send(p.build(pad_frame=True))
+        out = bench.response if opcodes.OPCODES[p.opcode].is_response else bench.request
+        bench.sim.until(out, 1, max_cycles=5000)
+        record = out.recv()
+        check_record(record, p, bench.payload(record))
+    bench.sim.step(50)
+    assert not len(bench.refusal) and bench.sim.peek("chunks_free") == 64
+
+
+def test_back_to_back(so):
+    """Short frames at one a clock: all records, in order."""
+    bench = Bench(so)
+    sent  = [packet(opcodes.RC_ACKNOWLEDGE, psn=i, syndrome=0x1f, msn=i) for i in range(60)]
+    for p in sent:
+        bench.rx.send(p.build(pad_frame=True))
+    bench.sim.drain(bench.rx)
+    bench.sim.step(100)
+    records = bench.response.recv_all()
+    assert [r.psn for r in records] == list(range(60))
+    assert bench.rx.stats()["stalled"] == 0
+
+
+BAD = {
+    "ICRC":            lambda p: p.copy(icrc=0x12345678),
+    "TVER":            lambda p: p.copy(tver=1),
+    "OPCODE_UNKNOWN":  lambda p: p.copy(opcode=0x1e),
+    "QPN_UNKNOWN":     lambda p: p.copy(dest_qpn=0x50),
+    "QPN_GENERATION":  lambda p: p.copy(dest_qpn=0x81),
+    "TRANSPORT_CLASS": lambda p: p.copy(opcode=opcodes.UC_SEND_ONLY),
+    "PKEY":            lambda p: p.copy(pkey=0x7ffe),
+    "DST_MAC":         lambda p: p.copy(dst_mac=bytes.fromhex("020000000009")),
+    "ADDRESS":         lambda p: p.copy(src_ip=bytes([10, 0, 0, 9])),
+    "IP_CHECKSUM":     lambda p: p.copy(ip_checksum=0x1234),
+    "IP_FRAGMENT":     lambda p: p.copy(ip_flags=0x2000),
+    "UDP_LENGTH":      lambda p: p.copy(udp_length=20),
+}
+
+
+@pytest.mark.parametrize("row", sorted(BAD))
+def test_refused(so, row):
+    """A frame that breaks one rule is counted under that rule alone; its neighbours pass."""
+    bench = Bench(so)
+    good  = packet(opcodes.RC_SEND_ONLY, payload=bytes(range(100)))
+    for p in (good, BAD[row](good), good):
+        bench.rx.send(p.build())
+    bench.sim.drain(bench.rx)
+    bench.sim.step(60)
+    assert [r.row for r in bench.refusal.recv_all()] == [ERRORS[row].index]
+    for record in bench.request.recv_all():
+        assert bench.payload(record) == good.payload
+    assert bench.sim.peek("chunks_free") == 64
+
+
+def test_cut_and_marked_frames(so):
+    """A frame cut short is a RUNT, one marked by the MAC a MAC_ERROR; neither leaves a chunk behind."""
+    bench = Bench(so)
+    frame = packet(opcodes.RC_SEND_ONLY, payload=bytes(700)).build()
+    for cut in (60, 64, 65, 128, len(frame) - 1):
+        bench.rx.send(frame[:cut])
+    bench.rx.send(frame, error=1)
+    bench.rx.send(frame + bytes(40))
+    bench.sim.drain(bench.rx)
+    bench.sim.step(60)
+    assert [r.row for r in bench.refusal.recv_all()] == [ERRORS["RUNT"].index]*5 + [ERRORS["MAC_ERROR"].index]
+    record = bench.request.recv()
+    assert record.length == 700 and bench.payload(record) == bytes(700)
+    bench.sim.step(20)
+    assert bench.sim.peek("chunks_free") == 64
+
+
+@pytest.mark.parametrize("state,opcode,passes", [
+    (abi.QP_RESET, opcodes.RC_SEND_ONLY, False), (abi.QP_INIT, opcodes.RC_SEND_ONLY, False), (abi.QP_RTR, opcodes.RC_SEND_ONLY, True),
+    (abi.QP_RTR, opcodes.RC_ACKNOWLEDGE, False), (abi.QP_RTS, opcodes.RC_ACKNOWLEDGE, True), (abi.QP_SQD, opcodes.RC_SEND_ONLY, True),
+    (abi.QP_ERR, opcodes.RC_SEND_ONLY, False)])
+def test_qp_state(so, state, opcode, passes):
+    """Requests need RTR, responses RTS."""
+    bench = Bench(so)
+    bench.qp(0x41, state=state)
+    bench.sim.drain(bench.rows)
+    bench.rx.send(packet(opcode).build(pad_frame=True))
+    bench.sim.step(60)
+    assert len(bench.request) + len(bench.response) == passes
+    assert [r.row for r in bench.refusal.recv_all()] == ([] if passes else [ERRORS["QP_STATE"].index])
+
+
+def test_buffer_full(so):
+    """With the buffer full whole frames are dropped and counted; freed chunks serve again."""
+    bench = Bench(so)
+    frame = packet(opcodes.RC_WRITE_MIDDLE, payload=bytes(4096)).build()
+    for _ in range(12):
+        bench.rx.send(frame)
+    bench.sim.drain(bench.rx)
+    bench.sim.step(200)
+    records = bench.request.recv_all()
+    refused = bench.refusal.recv_all()
+    assert len(records) + len(refused) == 12 and len(records) >= 7
+    assert {r.row for r in refused} == {ERRORS["BUFFER_FULL"].index}
+    for record in records:
+        bench.fetch.send(slot=record.slot, discard=1)
+    bench.sim.drain(bench.fetch)
+    bench.sim.step(100)
+    assert bench.sim.peek("chunks_free") == 64
+    bench.rx.send(frame)
+    bench.sim.until(bench.request, 1)
+
+
+def test_slow_path(so):
+    """What is not RoCE leaves on the slow path unchanged, between RoCE frames."""
+    bench = Bench(so)
+    arp   = bytes.fromhex("ffffffffffff020000000001" "0806" "0001080006040001") + bytes(38)
+    ping  = bytes.fromhex("020000000002020000000001" "0800" "4500002e000040004001") + bytes(36)
+    other = packet(opcodes.RC_SEND_ONLY, dport=53, payload=bytes(300)).build()
+    for frame in (arp, packet(opcodes.RC_SEND_ONLY).build(pad_frame=True), ping, other):
+        bench.rx.send(frame)
+    bench.sim.drain(bench.rx)
+    bench.sim.step(60)
+    assert [f.data for f in bench.slow.recv_all()] == [arp, ping, other]
+    assert len(bench.request) == 1
