@@ -3,8 +3,11 @@
 
 Names of statuses and opcodes are those of libibverbs without their prefix (SUCCESS, RECV, RDMA_READ).
 """
+import struct
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+
+ETHERTYPE_ARP = 0x0806
 
 
 class EngineUnavailable(Exception):
@@ -66,6 +69,10 @@ class Engine(ABC):
         """Sockets that become readable when collect() has something."""
         return []
 
+    def busy(self):
+        """True while collect() should be called again at once: its time passes only inside."""
+        return False
+
     # Software.
     @abstractmethod
     def reg_mr(self, length):
@@ -113,3 +120,12 @@ class Engine(ABC):
 
     def close(self):
         """End what start-up began."""
+
+
+def arp_reply(frame, mac, ip):
+    """The reply of station (mac, ip: bytes) to an ARP request in `frame`, or None where it is none for it."""
+    head = struct.pack(">HHBB", 1, 0x0800, 6, 4)
+    if frame[12:22] != struct.pack(">H", ETHERTYPE_ARP) + head + struct.pack(">H", 1) or frame[38:42] != ip:
+        return None
+    asker = frame[22:32]
+    return asker[:6] + mac + frame[12:14] + head + struct.pack(">H", 2) + mac + ip + asker

@@ -1,39 +1,29 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The reference model as the guest's far end: proves the guest's side without any gateware."""
-import struct
 import time
 
 from roce_soc import verbs
-from test.interop.engine import Completion, Engine, Region
+from test.interop.engine import Completion, Engine, Region, arp_reply
 from test.model.endpoint import Endpoint
 
-ETHERTYPE_ARP = 0x0806
-OPCODES       = {"SEND": verbs.WR_SEND, "WRITE": verbs.WR_RDMA_WRITE, "READ": verbs.WR_RDMA_READ}
-ACCESS        = verbs.ACCESS_LOCAL_WRITE | verbs.ACCESS_REMOTE_WRITE | verbs.ACCESS_REMOTE_READ
-FIRST_QPN     = 0x000111
-FIRST_VA      = 0x7f00_0000_0000
+OPCODES   = {"SEND": verbs.WR_SEND, "WRITE": verbs.WR_RDMA_WRITE, "READ": verbs.WR_RDMA_READ}
+ACCESS    = verbs.ACCESS_LOCAL_WRITE | verbs.ACCESS_REMOTE_WRITE | verbs.ACCESS_REMOTE_READ
+FIRST_QPN = 0x000111
+FIRST_VA  = 0x7f00_0000_0000
 
 
 class ModelEngine(Engine):
     """test/model's Endpoint, answering ARP itself as a port's slow path would."""
     name, mac, ip = "model", "02:00:00:00:00:02", "10.0.0.2"
 
-    def __init__(self, **_):
+    def __init__(self):
         self.endpoint = Endpoint(self.mac, self.ip)
         self.replies, self.regions, self.qps = [], [], 0
 
     def deliver(self, frame):
         if not self.endpoint.rx(frame, time.monotonic_ns()):
-            self._arp(frame)
-
-    def _arp(self, frame):
-        """Queue the reply to an ARP request for our address."""
-        own_mac, own_ip = self.endpoint.mac, self.endpoint.gids[0]
-        head = struct.pack(">HHBBH", 1, 0x0800, 6, 4, 1)
-        if frame[12:22] == struct.pack(">H", ETHERTYPE_ARP) + head and frame[38:42] == own_ip:
-            asker = frame[22:32]
-            body  = head[:6] + struct.pack(">H", 2) + own_mac + own_ip + asker
-            self.replies.append(asker[:6] + own_mac + frame[12:14] + body)
+            reply = arp_reply(frame, self.endpoint.mac, self.endpoint.gids[0])
+            self.replies += [reply] if reply else []
 
     def collect(self):
         now = time.monotonic_ns()

@@ -159,7 +159,8 @@ class Exchange:
         got = destination.read(AREA, len(wanted))
         if got != wanted:
             wrong = [n for n in range(len(wanted)) if got[n] != wanted[n]]
-            result.errors.append(f"{destination.name}: {len(wrong)} bytes wrong, first at {wrong[0] - (put - AREA)} of {length}")
+            result.errors.append(f"{destination.name}: {len(wrong)} bytes wrong, "
+                                 f"first at {wrong[0] - (put - AREA)} of {length}")
         result.seconds = time.monotonic() - start
         return result
 

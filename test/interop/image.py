@@ -25,6 +25,7 @@ KERNEL        = "6.12"
 HOST_TOOLS    = {"qemu-system-x86_64": "qemu-system-x86", "dpkg-deb": "dpkg", "apt-get": "apt"}
 GUEST_WANTS   = ("python3-pyverbs", "ibverbs-providers", "iproute2", "busybox-static")
 MODULES       = ("virtio_net", "crc32_generic", "crc32_pclmul", "ib_uverbs", "rdma_rxe")
+MODULE_PATHS  = ("*/drivers/net/*", "*/infiniband/*", "*/crypto/*", "*/net/ipv*", "*/net/core/*", "*/lib/*")
 
 # Which packages of the dependency closure are read, and which files of them are kept.
 PACKAGES      = ("lib*", "zlib1g", "python3*", "ibverbs-providers", "iproute2", "busybox-static")
@@ -72,7 +73,7 @@ def check_tools(say):
     if missing:
         say(f"installing {' '.join(missing)}")
         if not apt_knows(missing[0]):
-            as_root(["apt-get", "-qq", "update"])
+            update_lists(say)
         as_root(["apt-get", "-qq", "install", "-y", "--no-install-recommends", *missing])
     text    = run(["qemu-system-x86_64", "--version"])
     version = tuple(int(n) for n in re.search(r"version (\d+)\.(\d+)", text).groups())
@@ -80,6 +81,11 @@ def check_tools(say):
         raise Unavailable(f"QEMU must be 7.2 or later (-netdev dgram), not {version[0]}.{version[1]}")
 
 # Packages -----------------------------------------------------------------------------------------
+
+def update_lists(say):
+    """Renew apt's lists."""
+    say("apt-get update")
+    as_root(["apt-get", "-qq", "update"])
 
 def apt_knows(package):
     """True where apt's lists hold a candidate of a package."""
@@ -109,7 +115,11 @@ def download(names, folder, say):
     missing = [name for name in names if find(name) is None]
     if missing:
         say(f"downloading {len(missing)} packages")
-        run(["apt-get", "-q", "download", *missing], cwd=folder)
+        try:
+            run(["apt-get", "-q", "download", *missing], cwd=folder)
+        except Unavailable:                       # The lists may be older than the archive.
+            update_lists(say)
+            run(["apt-get", "-q", "download", *missing], cwd=folder)
     return [find(name) for name in names]
 
 def matches(name, patterns):
@@ -141,7 +151,7 @@ def read_kernel(deb):
         elif base == "modules.builtin":
             text    = tar.extractfile(entry).read().decode()
             builtin = {module_name(line) for line in text.split()}
-        elif ".ko" in base and matches(path, ("*/drivers/net/*", "*/infiniband/*", "*/crypto/*", "*/net/ipv*", "*/net/core/*", "*/lib/*")):
+        elif ".ko" in base and matches(path, MODULE_PATHS):
             modules[module_name(base)] = tar.extractfile(entry).read()
     return image, modules, builtin
 
@@ -245,8 +255,7 @@ def ensure_image(folder, say):
     image.mkdir(parents=True)
     packages.mkdir(exist_ok=True)
     if not apt_knows("python3-pyverbs"):
-        say("apt-get update")
-        as_root(["apt-get", "-qq", "update"])
+        update_lists(say)
     debs   = download(guest_packages(folder), packages, say)
     kernel = download([kernel_package()], packages, say)[0]
     say(f"unpacking {kernel.name}")

@@ -73,7 +73,8 @@ class Fault:
         "none"    : lambda packet, frame: frame,
         "loss"    : lambda packet, frame: None,
         "icrc"    : lambda packet, frame: frame[:-1] + bytes([frame[-1] ^ 1]),
-        "payload" : lambda packet, frame: packet.copy(payload=bytes([packet.payload[0] ^ 1]) + packet.payload[1:]).renew().build(),
+        "payload" : lambda packet, frame: packet.copy(payload=bytes([packet.payload[0] ^ 1])
+                                                      + packet.payload[1:]).renew().build(),
     }
 
     def __init__(self, name):
@@ -108,7 +109,9 @@ class Relay:
         self._hold_or_run()
         ready = [self.socket, self.vm.agent.socket] + self.engine.sockets()
         limit = self.run_until - time.monotonic()
-        select.select(ready, [], [], max(0, min(seconds, limit)) if limit > 0 else seconds)
+        if self.engine.busy():
+            seconds = 0
+        select.select(ready, [], [], min(seconds, limit) if limit > 0 else seconds)
         self._from_guest()
         for frame in self.engine.collect():
             frame = self.fault(frame)

@@ -20,7 +20,8 @@ PORT_NAME = "agent"
 
 def shell(command):
     """[exit code, output] of a command line, for people who debug."""
-    done = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20)
+    done = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=20)
     return [done.returncode, done.stdout.decode("utf8", "replace")]
 
 def hello():
