@@ -296,13 +296,15 @@ class Responder:
         elif packet.psn != self.epsn:
             self.qp.endpoint.count("UC_DROPPED")
         if not row.starts and self.kind is None:
-            return                         # epsn stays: only FIRST and ONLY start anew.
+            self.epsn = (packet.psn + 1) & op.PSN_MASK   # rest of a message that was given up.
+            return
         self.epsn = packet.psn
         try:
             self._check(packet, row)
             self._execute(packet, row)
         except Refusal:
             self._uc_abandon()
+            self.epsn = (packet.psn + 1) & op.PSN_MASK
 
     def _uc_abandon(self):
         """Forget the message; its receive serves the next one."""
