@@ -203,7 +203,7 @@ class Ram(LiteXModule):
         self.status  = CSRStatus(8)
         self.mem    = Memory(32, 16, init=init)
         self.port   = port = self.mem.get_port(write_capable=True)
-        self.comb  += [port.adr.eq(self.addr), port.dat_w.eq(1), self.value.eq(port.dat_r), self.constant.eq(0xA5)]
+        self.comb  += [port.adr.eq(self.addr), port.dat_w.eq(1), self.value.eq(port.dat_r), self.constant.eq(0), self.constant.eq(0xA5)]
         self.comb  += self.sum.eq(self.storage.storage + self.constant)
 
 

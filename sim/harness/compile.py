@@ -138,7 +138,7 @@ def _compile(cwd, units, trace):
 
 
 def _bench_sources():
-    return [p.read_bytes() for p in sorted((HERE / "cpp").iterdir())]
+    return [p.read_bytes() for p in sorted((HERE / "cpp").iterdir())] + [Path(__file__).read_bytes()]
 
 
 def _runtime(trace):
