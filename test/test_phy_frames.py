@@ -156,8 +156,51 @@ def test_parameters_refused():
     for depth, longest in ((12, 1), (48, 1), (8, 1), (64, 57), (64, 0)):
         with pytest.raises(ValueError, match=f"not {longest if depth == 64 else depth}"):
             FrameFIFO(line_description(DW), depth, longest, True)
-    with pytest.raises(ValueError, match="not 0"):
-        FrameGuard(roce_wire_description(DW), line_description(DW), 0)
+    for bad in ({"max_beats": 0}, {"max_beats": 4, "patience": 0}):
+        with pytest.raises(ValueError, match="not 0"):
+            FrameGuard(roce_wire_description(DW), line_description(DW), **bad)
+
+# Guard --------------------------------------------------------------------------------------------
+
+PATIENCE = 50
+
+
+@pytest.mark.parametrize("stop", range(0, 24))
+def test_guard_outlasts_a_dead_line(stop, rng):
+    """The line stands still from any beat on: the engine's side goes on, what follows the standstill is whole."""
+    top = FrameGuard(roce_wire_description(DW), line_description(DW), LONG, PATIENCE)
+    refused = Signal(16)
+    top.sync += If(top.refused, refused.eq(refused + 1))
+    sim = Sim(build(top, {"sink": top.sink, "source": top.source, "refused": refused}, name="phy_guard"))
+    src = sim.source("sink")
+    sim.reset()
+    frames, beats = [], []
+
+    def run(ready, cycles):
+        """Takes beats at the line's side by hand: the guard changes one while it waits."""
+        sim.poke("source_ready", ready)
+        for _ in range(cycles):
+            if ready and sim.peek("source_valid"):
+                beats.append((sim.peek("source_error"), sim.peek("source_end")))
+                if sim.peek("source_last"):
+                    frames.append((64*(len(beats) - 1) + beats[-1][1] + 1, beats[-1][0]))
+                    beats.clear()
+            sim.step(1)
+
+    sizes = [64*5, 100, 64*7 - 3, 60, 300, 64*3]
+    for size in sizes:
+        src.send(bytes(size), idle=1)
+    run(1, stop)
+    run(0, PATIENCE + 60)
+    assert not src.pending, "the engine was held up"
+    run(1, 4)
+    src.send(bytes(200))
+    run(1, 20)
+    assert not beats and frames[-1] == (200, 0)
+    good = [size for size, error in frames[:-1] if not error]
+    assert good == sizes[:len(good)]
+    assert sum(1 for _, error in frames if error) <= 1
+    assert sim.peek("refused") == len(sizes) - len(good)
 
 # Gate ---------------------------------------------------------------------------------------------
 

@@ -237,7 +237,7 @@ def test_short_frames(size):
     link.sim.drain()
     link.sim.step(4)
     assert [len(f.data) for f in link.wire.recv_all()] == ([300] if size < 60 else [60, 300])
-    assert link.count("tx_dropped_length") == (size < 60)
+    assert link.count("tx_refused") == (size < 60)
 
 
 def test_dropped_while_down():

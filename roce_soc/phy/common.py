@@ -48,7 +48,8 @@ COUNTERS = [
     ("bad_fcs",           "Bad FCS events of the core, whether or not the frame was handed on."),
     ("tx_frames",         "Frames given to the wire."),
     ("tx_dropped_down",   "Frames of the engine dropped because the link was down."),
-    ("tx_dropped_length", "Frames of the engine dropped or cut: below 60 bytes or above the largest frame."),
+    ("tx_refused",        "Frames of the engine dropped or cut: below 60 bytes, above the largest frame, or stuck because the"
+                          " line's clock stands still."),
     ("tx_unfout",         "Underflow or overflow events of the transmit side (a frame with a hole)."),
     ("align_losses",      "Times that alignment was lost."),
     ("fec_corrected",     "RS-FEC codewords corrected."),

@@ -118,26 +118,37 @@ class FrameGate(LiteXModule):
 # FrameGuard ---------------------------------------------------------------------------------------
 
 class FrameGuard(LiteXModule):
-    """Keeps frames within the MAC's limits and turns `last_be` into `end`.
+    """Keeps frames within the MAC's limits, turns `last_be` into `end`, and never waits for ever.
 
     Shorter than MIN_FRAME could lock the MAC up: dropped. More beats than max_beats would not fit the
     FIFO behind: the frame ends there with `error`, its rest is dropped. Padding is the sender's task.
+    When the source does not take a beat for `patience` clocks (the line's clock may stand still) the frame is ended
+    with `error`, its rest and all further frames are dropped until the source moves again.
 
     Parameters
     ----------
-    source_layout : line_description(dw)
     sink_layout : roce_wire_description(dw)
+    source_layout : line_description(dw)
     max_beats : int
         1 or more.
+    patience : int
+        Clocks, 1 or more.
 
-    Endpoints: sink, source. Signals: `refused` (out, one clock a frame that was dropped or cut).
+    Endpoints
+    ---------
+    sink, source : as the layouts; in and out
+        The beat that ends a frame for lack of patience changes `last` and `error` while it waits.
+
+    Signals: `refused` (out, one clock a frame that was dropped or cut).
 
     Latency: 1 clock; one beat per clock.
     Errors : `refused`.
     """
-    def __init__(self, sink_layout, source_layout, max_beats):
+    def __init__(self, sink_layout, source_layout, max_beats, patience=2**16 - 1):
         if max_beats < 1:
             raise ValueError(f"max_beats must be 1 or more, not {max_beats!r}")
+        if patience < 1:
+            raise ValueError(f"patience must be 1 clock or more, not {patience!r}")
         # Stream Endpoints.
         self.sink    = sink   = stream.Endpoint(sink_layout)
         self.source  = source = stream.Endpoint(source_layout)
@@ -145,18 +156,24 @@ class FrameGuard(LiteXModule):
 
         # # #
 
-        beats = Signal(max=max_beats + 1)
-        rest  = Signal()  # Behind a cut.
-        short = Signal()
-        full  = Signal()
+        beats   = Signal(max=max_beats + 1)
+        rest    = Signal()  # Behind a cut.
+        short   = Signal()
+        full    = Signal()
+        move    = Signal()
+        stuck   = Signal()
+        waited  = Signal(max=patience + 1)
         self.comb += [
-            sink.ready.eq(~source.valid | source.ready),
+            move.eq(~source.valid | source.ready),
+            stuck.eq((waited == patience) & ~move),
+            sink.ready.eq(move | stuck),
             short.eq((beats == 0) & sink.last & (sink.last_be[:MIN_FRAME - 1] != 0)),
             full.eq((beats == (max_beats - 1)) & ~sink.last),
-            self.refused.eq(sink.valid & sink.ready & ~rest & (short | full)),
+            self.refused.eq((sink.valid & sink.ready & ~rest & (short | full | stuck)) | (stuck & ~source.last)),
         ]
         self.sync += [
-            If(sink.ready,
+            If(move, waited.eq(0)).Elif(waited != patience, waited.eq(waited + 1)),
+            If(move,
                 source.valid.eq(sink.valid & ~rest & ~short),
                 If(sink.valid,
                     source.first.eq(beats == 0),
@@ -165,11 +182,20 @@ class FrameGuard(LiteXModule):
                     source.end.eq(Cat(*encode(sink.last_be))),
                     source.error.eq(full | (sink.last & (sink.error != 0))),
                     rest.eq((rest | full) & ~sink.last),
-                    If(sink.last,
-                        beats.eq(0),
-                    ).Elif(~full & ~rest,
-                        beats.eq(beats + 1),
-                    )
+                )
+            ).Elif(stuck,
+                If(~source.last,
+                    source.last.eq(1),
+                    source.error.eq(1),
+                    rest.eq(1),
+                ),
+                If(sink.valid, rest.eq(~sink.last)),
+            ),
+            If(sink.valid & sink.ready,
+                If(sink.last,
+                    beats.eq(0),
+                ).Elif(move & ~full & ~rest,
+                    beats.eq(beats + 1),
                 )
             )
         ]

@@ -213,7 +213,7 @@ class RoCEPHYModel(RoCEPHY):
         ]
         self.count("tx_frames",         gate.passed)
         self.count("tx_dropped_down",   gate.dropped)
-        self.count("tx_dropped_length", sink.valid & short)
+        self.count("tx_refused",      sink.valid & short)
 
     def add_receive(self):
         self.rx_gate = gate = FrameGate(self.source.description, terminate=True)
@@ -256,7 +256,7 @@ class RoCEPHYModel(RoCEPHY):
             wire_sink.valid.eq(pads.rx_valid),
             wire_sink.last.eq(pads.rx_last),
             wire_sink.data.eq(pads.rx_data),
-            If(pads.rx_last, wire_sink.last_be.eq(pads.rx_keep & ~pads.rx_keep[1:])),
+            If(pads.rx_last, wire_sink.last_be.eq(pads.rx_keep & ~Cat(pads.rx_keep[1:], 0))),
         ]
         if hasattr(pads, "rx_error"):
             self.comb += wire_sink.error.eq(Replicate(pads.rx_error & pads.rx_last, dw_bytes))
