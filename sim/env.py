@@ -88,7 +88,8 @@ def install(packages):
     if not lacking or prefix is None or not shutil.which("apt-get"):
         return lacking
     _say("apt-get install " + " ".join(lacking))
-    quiet = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "Dpkg::Use-Pty=0"]
+    quiet = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "Dpkg::Use-Pty=0",
+             "-o", "DPkg::Lock::Timeout=300"]
     with _lock():
         subprocess.run([*quiet, "update"], capture_output=True)
         done = subprocess.run([*quiet, "install", "-y", "--no-install-recommends", *lacking], capture_output=True, text=True)

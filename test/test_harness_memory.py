@@ -130,6 +130,16 @@ def test_write_is_visible_with_its_acknowledge(seed):
     assert engine.memory.read(0, 64) == b"\xff" * 64
 
 
+def test_partial_enables_where_allowed(seed):
+    engine = Engine(seed, fill=0, exact_be=False)
+    engine.wcmd.send(addr=10, length=100)
+    engine.wdata.send(data=int.from_bytes(b"\xaa" * 64, "little"), be=(1 << 64) - (1 << 20), last=0)
+    engine.wdata.send(data=int.from_bytes(b"\xbb" * 64, "little"), be=1 << 45 | 1, last=1)
+    engine.sim.until(engine.wack, 1)
+    expected = bytes(10) + b"\xaa" * 44 + b"\xbb" + bytes(44) + b"\xbb"
+    assert engine.memory.read(10, 100) == expected
+
+
 def test_memory_errors(seed):
     engine = Engine(seed, fill=0x11, timeout=300)
     engine.memory.fail(0x1000, 0x2000, 1)

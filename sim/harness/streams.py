@@ -116,7 +116,8 @@ class Source(_Stream):
         self.sim.c.source_set(self.index, probability(gap, "gap"), probability(frame_gap, "frame_gap"), poison)
 
     def pace(self, bytes_per_cycle, overhead=24):
-        """Limits the rate to a wire's: 50 bytes per cycle are 100 Gb/s at 250 MHz; `overhead` per frame (FCS, gap, preamble)."""
+        """Limits the rate to a wire's: 50 bytes per cycle are 100 Gb/s at 250 MHz; `overhead` per frame (FCS, gap, preamble).
+        """
         rate = Fraction(bytes_per_cycle).limit_denominator(10000)
         self.sim.c.source_pace(self.index, rate.numerator, rate.denominator, overhead)
 
@@ -127,7 +128,8 @@ class Source(_Stream):
             data = b""
         elif not data:
             raise ValueError(f"a frame of {self.prefix} needs at least 1 byte")
-        self.sim.c.push(self.index, bytes(data), len(data), self._pack(params), self.size, 0 if self.records else error or 0, idle)
+        error = 0 if self.records else error or 0
+        self.sim.c.push(self.index, bytes(data), len(data), self._pack(params), self.size, error, idle)
 
     @property
     def pending(self):

@@ -177,13 +177,17 @@ API void hs_source_pace(void* b, int i, uint64_t num, uint64_t den, uint64_t ove
     auto* s = source(b, i); s->pace_num = num; s->pace_den = den; s->pace_overhead = overhead; s->credit = 0;
 }
 API void hs_sink_set(void* b, int i, uint32_t stall, int params, int first, int last_be, int keep) {
-    auto* s = sink(b, i); s->stall = stall; s->check_params = params; s->check_first = first; s->check_last_be = last_be; s->keep = keep;
+    auto* s = sink(b, i);
+    s->stall = stall; s->check_params = params; s->check_first = first; s->check_last_be = last_be; s->keep = keep;
 }
 API void hs_push(void* b, int i, const uint8_t* data, size_t n, const uint8_t* params, size_t np, uint64_t error, uint64_t idle) {
     source(b, i)->queue.push_back({Bytes(data, data + n), Bytes(params, params + np), error, idle});
 }
 API size_t hs_source_pending(void* b, int i) { return source(b, i)->queue.size(); }
-API void hs_source_stats(void* b, int i, uint64_t* s) { auto* x = source(b, i); s[0] = x->frames; s[1] = x->beats; s[2] = x->stalled; }
+API void hs_source_stats(void* b, int i, uint64_t* s) {
+    auto* x = source(b, i);
+    s[0] = x->frames; s[1] = x->beats; s[2] = x->stalled;
+}
 API size_t hs_source_times(void* b, int i, uint64_t* out, size_t max) {
     auto& q = source(b, i)->sent;
     size_t n = 0;
@@ -232,15 +236,16 @@ API int hs_memory(void* v, int fill) {
     return int(b->memories.size()) - 1;
 }
 static Command command(Bench* b, const std::string& p) {
-    return {b->find(p + "_valid"), b->find(p + "_ready"), b->find(p + "_target"), b->find(p + "_addr"), b->find(p + "_length"),
-            b->find(p + "_qpi"), b->find(p + "_tag")};
+    return {b->find(p + "_valid"), b->find(p + "_ready"), b->find(p + "_target"), b->find(p + "_addr"),
+            b->find(p + "_length"), b->find(p + "_qpi"), b->find(p + "_tag")};
 }
 API int hs_write_port(void* v, int memory, const char* prefix, int clock) {
     auto* b = bench(v);
     auto* m = b->memories[memory].get();
     const std::string p = prefix;
     auto f = [&](const char* n) { return b->find(p + n); };
-    auto* w = new WritePort(b, p, &m->store, command(b, p + "_wcmd"), f("_wdata_data"), &m->ranges, &m->log, agent_seed(b));
+    auto* w = new WritePort(b, p, &m->store, command(b, p + "_wcmd"), f("_wdata_data"), &m->ranges, &m->log,
+                            agent_seed(b));
     w->dvalid = f("_wdata_valid"); w->dready = f("_wdata_ready"); w->be = f("_wdata_be"); w->dlast = f("_wdata_last");
     w->avalid = f("_wack_valid"); w->aready = f("_wack_ready"); w->atag = f("_wack_tag"); w->aerr = f("_wack_err");
     w->bind();
@@ -251,15 +256,17 @@ API int hs_read_port(void* v, int memory, const char* prefix, int clock) {
     auto* m = b->memories[memory].get();
     const std::string p = prefix;
     auto f = [&](const char* n) { return b->find(p + n); };
-    auto* r = new ReadPort(b, p, &m->store, command(b, p + "_rcmd"), f("_rdata_data"), &m->ranges, &m->log, agent_seed(b));
+    auto* r = new ReadPort(b, p, &m->store, command(b, p + "_rcmd"), f("_rdata_data"), &m->ranges, &m->log,
+                           agent_seed(b));
     r->dvalid = f("_rdata_valid"); r->dready = f("_rdata_ready"); r->dlast = f("_rdata_last");
     r->dtag = f("_rdata_tag"); r->derr = f("_rdata_err");
     return enlist(b, r, clock);
 }
 API void hs_mem_config(void* b, int i, const uint64_t* c) {
     auto& m = mport(b, i)->cfg;
-    m.cmd_stall = c[0]; m.data_stall = c[1]; m.answer_gap = c[2]; m.lat_lo = c[3]; m.lat_hi = c[4]; m.depth = c[5]; m.ahead = c[6];
-    m.reorder = c[7]; m.early = c[8]; m.err_chance = c[9]; m.err_code = int(c[10]); m.timeout = c[11]; m.data_wait = c[12];
+    m.cmd_stall = c[0]; m.data_stall = c[1]; m.answer_gap = c[2]; m.lat_lo = c[3]; m.lat_hi = c[4];
+    m.depth = c[5]; m.ahead = c[6]; m.reorder = c[7]; m.early = c[8]; m.err_chance = c[9]; m.err_code = int(c[10]);
+    m.timeout = c[11]; m.data_wait = c[12];
     m.exact_be = c[13] != 0;
     mport(b, i)->paused = c[14] != 0;
 }

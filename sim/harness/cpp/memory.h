@@ -73,7 +73,8 @@ struct MemPort : Agent {
     bool           paused = false;   // a dead target: accepts, never answers
     bool           cmd_ready = false;
 
-    MemPort(Bench* b, std::string n, Store* s, Command c, const Port* d, std::vector<Range>* r, std::deque<MemLog>* l, uint64_t seed)
+    MemPort(Bench* b, std::string n, Store* s, Command c, const Port* d, std::vector<Range>* r, std::deque<MemLog>* l,
+            uint64_t seed)
         : Agent(b, std::move(n)), store(s), cmd(c), data(d), rng(seed), ranges(r), log(l) {
         for (auto* x : {c.target, c.addr, c.length, c.qpi, c.tag}) if (x) stable_cmd.ports.push_back(x);
     }
@@ -86,7 +87,8 @@ struct MemPort : Agent {
     }
     int error_of(const Op& op) {
         for (auto& r : *ranges)
-            if ((r.kinds & kind()) && (r.target < 0 || r.target == op.target) && op.addr < r.hi && op.addr + op.length > r.lo) return r.err;
+            if ((r.kinds & kind()) && (r.target < 0 || r.target == op.target) && op.addr < r.hi && op.addr + op.length > r.lo)
+                return r.err;
         return rng.chance(cfg.err_chance) ? cfg.err_code : 0;
     }
     // Takes a command and checks what the contract says about it.
@@ -143,7 +145,8 @@ struct MemPort : Agent {
         Op& op = ops[i];
         count.answers++;
         if (op.err) count.errors++;
-        log->push_back({op.issued, now, uint64_t(kind()), uint64_t(op.target), op.addr, op.length, op.qpi, op.tag, uint64_t(op.err)});
+        log->push_back({op.issued, now, uint64_t(kind()), uint64_t(op.target), op.addr, op.length, op.qpi, op.tag,
+                        uint64_t(op.err)});
         if (log->size() > (1u << 20)) log->pop_front();
         tags.erase(op.tag);
         ops.erase(ops.begin() + i);
@@ -167,7 +170,7 @@ struct WritePort : MemPort {
 
     void drive(uint64_t now) override {
         drive_cmd();
-        data_ready = (filling() ? early.empty() || early.size() < 64 : early.size() < cfg.ahead) && !rng.chance(cfg.data_stall);
+        data_ready = (filling() || early.size() < cfg.ahead) && !rng.chance(cfg.data_stall);
         put(dready, data_ready);
         if (answering < 0 && !rng.chance(cfg.answer_gap)) {
             answering = next(now);
@@ -183,12 +186,12 @@ struct WritePort : MemPort {
     }
     // The bytes become visible here, when the acknowledge is first shown, and not before.
     void commit(Op& op) {
-        uint8_t* page = nullptr;
-        const uint64_t base = op.addr - op.addr % lanes();
-        for (uint64_t i = 0; i < op.span(); i++) {
-            if (!page || !((base + i) & 4095)) page = store->at(op.target, base + i) - ((base + i) & 4095);
-            if (op.be[i]) page[(base + i) & 4095] = op.data[i];
+        if (op.be.empty()) {            // every enable was as the range says
+            store->copy(op.target, op.addr, op.data.data() + op.addr % lanes(), op.length, true);
+            return;
         }
+        const uint64_t base = op.addr - op.addr % lanes();
+        for (uint64_t i = 0; i < op.span(); i++) if (op.be[i]) *store->at(op.target, base + i) = op.data[i];
     }
     void sample(uint64_t now) override {
         if (answering >= 0) {
@@ -198,7 +201,8 @@ struct WritePort : MemPort {
         take(now);
         const bool valid = is(dvalid), ready = is_or(dready, data_ready);
         stable_data.check(this, "wdata", valid, ready);
-        if (valid && ready) early.push_back({Bytes(data->p, data->p + lanes()), Bytes(be->p, be->p + be->bytes()), is(dlast)});
+        if (valid && ready)
+            early.push_back({Bytes(data->p, data->p + lanes()), Bytes(be->p, be->p + be->bytes()), is(dlast)});
         bool fed = false;
         while (!early.empty()) {
             Op* op = filling();
@@ -215,16 +219,21 @@ struct WritePort : MemPort {
     }
     void store_beat(Op& op, const Beat& b, uint64_t now) {
         const uint64_t first = op.addr % lanes(), end = first + op.length, at = op.done * lanes();
-        if (op.be.empty()) op.be.resize(op.span());
-        for (size_t i = 0; i < lanes(); i++) {
-            const bool want = at + i >= first && at + i < end, have = b.be[i / 8] >> (i & 7) & 1;
-            op.be[at + i]   = have && want;
-            op.data[at + i] = b.data[i];
-            if (have != want && (have || cfg.exact_be)) {
-                fault("byte enable of lane %zu is %d in beat %llu of %#llx + %llu", i, have, (unsigned long long)op.done,
+        memcpy(&op.data[at], b.data.data(), lanes());
+        for (size_t k = 0; k < b.be.size(); k++) {
+            uint8_t want = 0;
+            for (size_t i = 0; i < 8; i++) want |= uint8_t(at + k * 8 + i >= first && at + k * 8 + i < end) << i;
+            if (b.be[k] == want) continue;
+            const size_t lane = k * 8 + __builtin_ctz(b.be[k] ^ want);
+            const bool   have = b.be[k] >> (lane & 7) & 1;
+            if (have || cfg.exact_be)
+                fault("byte enable of lane %zu is %d in beat %llu of %#llx + %llu", lane, have, (unsigned long long)op.done,
                       (unsigned long long)op.addr, (unsigned long long)op.length);
-                break;
+            if (op.be.empty()) {
+                op.be.resize(op.span());
+                for (uint64_t i = first; i < end; i++) op.be[i] = 1;
             }
+            for (size_t i = 0; i < 8; i++) op.be[at + k * 8 + i] = b.be[k] & want & 1u << i;
         }
         op.done++;
         count.beats++;
