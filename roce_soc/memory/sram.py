@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""On-chip memory behind the engine's memory ports and on the CPU's bus.
+
+Not supported: caching of the bus side; rings and buffers in it are uncached for the CPU.
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import wishbone
+
+from roce_soc.common import (
+    DATA_BYTES, DATA_WIDTH, MEM_NO_ADDRESS, MEM_OK, PAGE_BYTES, TAG_WIDTH)
+from roce_soc.memory.port import BEATS_WIDTH, MemoryReadPort, MemoryWritePort, beats_of
+
+BUS_WIDTH = 32
+
+# RoCESRAM -----------------------------------------------------------------------------------------
+
+class RoCESRAM(LiteXModule):
+    """RAM of 512-bit words with one write port, several read ports and a Wishbone slave.
+
+    All of them see one memory: a read after a wack, or after the bus' acknowledge, sees the bytes.
+
+    Parameters
+    ----------
+    size : int
+        Bytes, a power of two, at least 4096.
+    base : int
+        Address of its first byte on the memory ports, a multiple of size.
+    n_reads : int
+        Read ports; they share the RAM's read port beat by beat.
+
+    Endpoints
+    ---------
+    write : MemoryWritePort, in
+    reads : list of MemoryReadPort, in
+    bus : wishbone.Interface(32), in
+        Byte 0 of the memory is address 0; higher address bits are ignored.
+
+    Latency: last beat to wack 1 clock; rcmd to first beat 3 clocks; one beat a clock each way, none lost between commands.
+    Errors : a range outside [base, base + size) is answered MEM_NO_ADDRESS.
+    """
+    def __init__(self, size=4*1024*1024, base=0, n_reads=2, dw=DATA_WIDTH):
+        if size < PAGE_BYTES or size & (size - 1):
+            raise ValueError(f"size must be a power of two of at least {PAGE_BYTES}, not {size!r}")
+        if base % size:
+            raise ValueError(f"base must be a multiple of size ({size:#x}), not {base:#x}")
+        if n_reads < 1:
+            raise ValueError(f"n_reads must be 1 or more, not {n_reads!r}")
+        self.size, self.base = size, base
+        self.write = write = MemoryWritePort(dw)
+        self.reads = reads = [MemoryReadPort(dw) for _ in range(n_reads)]
+        self.bus   = bus   = wishbone.Interface(data_width=BUS_WIDTH, address_width=32, addressing="word")
+
+        # # #
+
+        words      = size//DATA_BYTES
+        bits       = log2_int(words)
+        self.memory = memory = Memory(dw, words)
+        ram_write  = memory.get_port(write_capable=True, we_granularity=8)
+        ram_read   = memory.get_port(has_re=True, mode=READ_FIRST)
+        self.specials += memory, ram_write, ram_read
+
+        def word(addr):
+            return addr[6:6 + bits]
+
+        def outside(addr):
+            return addr[6 + bits:] != base >> (6 + bits)
+
+        # Bus: one access at a time.
+        lanes      = dw//BUS_WIDTH
+        lane_bits  = log2_int(lanes)
+        access     = Signal()
+        bus_write  = Signal()
+        bus_read   = Signal()
+        bus_wait   = Signal()       # a read is under way.
+        self.comb += [
+            access.eq(bus.cyc & bus.stb & ~bus.ack & ~bus_wait),
+            bus_write.eq(access & bus.we),
+            bus_read.eq(access & ~bus.we),
+        ]
+
+        # Write: a command is taken while the last beat of the one before is written.
+        w_open, w_err      = Signal(), Signal()
+        w_adr, w_tag       = Signal(bits), Signal(TAG_WIDTH)
+        w_beat, w_last     = Signal(), Signal()
+        self.comb += [
+            write.wdata.ready.eq(w_open & ~bus_write),
+            w_beat.eq(write.wdata.valid & write.wdata.ready),
+            w_last.eq(w_beat & write.wdata.last),
+            write.wcmd.ready.eq(~w_open | w_last),
+            ram_write.adr.eq(Mux(bus_write, bus.adr[lane_bits:lane_bits + bits], w_adr)),
+            ram_write.dat_w.eq(Mux(bus_write, Replicate(bus.dat_w, lanes), write.wdata.data)),
+            If(bus_write,
+                Case(bus.adr[:lane_bits], {n: ram_write.we[4*n:4*n + 4].eq(bus.sel) for n in range(lanes)}),
+            ).Elif(w_beat & ~w_err,
+                ram_write.we.eq(write.wdata.be),
+            ),
+        ]
+        self.sync += [
+            If(w_beat, w_adr.eq(w_adr + 1)),
+            If(write.wcmd.ready,
+                w_open.eq(write.wcmd.valid),
+                w_adr.eq(word(write.wcmd.addr)),
+                w_tag.eq(write.wcmd.tag),
+                w_err.eq(outside(write.wcmd.addr)),
+            ),
+            write.wack.valid.eq(w_last),
+            write.wack.last.eq(1),
+            write.wack.tag.eq(w_tag),
+            write.wack.err.eq(Mux(w_err, MEM_NO_ADDRESS, MEM_OK)),
+        ]
+
+        # Read: each port runs one command at a time, the ports take turns beat by beat, the bus first.
+        layout = [("open", 1), ("err", 1), ("last", 1), ("adr", bits), ("left", BEATS_WIDTH), ("tag", TAG_WIDTH)]
+        states = [Record(layout) for _ in reads]
+        grants = [Signal(name=f"grant{n}") for n in range(n_reads)]
+        turn   = Signal(max=max(n_reads, 2))
+        choose = {}
+        for first in range(n_reads):
+            branch = None
+            for n in [(first + i) % n_reads for i in range(n_reads)]:
+                branch = If(states[n].open, grants[n].eq(1)) if branch is None else branch.Elif(states[n].open, grants[n].eq(1))
+            choose["default" if first == n_reads - 1 else first] = branch
+        self.comb += If(~bus_read, Case(turn, choose))
+        pipe   = [Record([("port", n_reads), ("bus", 1), ("err", 1), ("last", 1), ("tag", TAG_WIDTH)]) for _ in range(2)]
+        lane   = Signal(lane_bits)
+        q      = Signal(dw)
+        self.comb += [
+            ram_read.re.eq(1),
+            ram_read.adr.eq(bus.adr[lane_bits:lane_bits + bits]),
+        ]
+        self.sync += [
+            pipe[0].port.eq(Cat(*grants)),
+            pipe[0].bus.eq(bus_read),
+            pipe[1].eq(pipe[0]),
+        ]
+        for n, (port, state) in enumerate(zip(reads, states)):
+            self.comb += [
+                state.last.eq(state.left == 1),
+                port.rcmd.ready.eq(~state.open | (grants[n] & state.last)),
+                If(grants[n], ram_read.adr.eq(state.adr)),
+            ]
+            self.sync += [
+                If(grants[n],
+                    turn.eq((n + 1) % n_reads),
+                    state.adr.eq(state.adr + 1),
+                    state.left.eq(state.left - 1),
+                    pipe[0].err.eq(state.err),
+                    pipe[0].last.eq(state.last),
+                    pipe[0].tag.eq(state.tag),
+                ),
+                If(port.rcmd.ready,
+                    state.open.eq(port.rcmd.valid),
+                    state.err.eq(outside(port.rcmd.addr)),
+                    state.adr.eq(word(port.rcmd.addr)),
+                    state.left.eq(beats_of(port.rcmd)),
+                    state.tag.eq(port.rcmd.tag),
+                ),
+            ]
+            self.comb += [
+                port.rdata.valid.eq(pipe[1].port[n]),
+                port.rdata.last.eq(pipe[1].last),
+                port.rdata.tag.eq(pipe[1].tag),
+                port.rdata.err.eq(Mux(pipe[1].err, MEM_NO_ADDRESS, MEM_OK)),
+                port.rdata.data.eq(q),
+            ]
+        self.sync += [
+            If(bus_read, pipe[0].err.eq(0)),
+            # The RAM's output register; the data of an error is zero.
+            If(pipe[0].port | pipe[0].bus, q.eq(Mux(pipe[0].err, 0, ram_read.dat_r))),
+            If(bus_read, lane.eq(bus.adr[:lane_bits])),
+            bus_wait.eq(bus_read | (bus_wait & ~pipe[1].bus)),
+            bus.ack.eq((bus_write | pipe[1].bus) & bus.cyc & bus.stb),
+            Case(lane, {n: bus.dat_r.eq(q[BUS_WIDTH*n:BUS_WIDTH*(n + 1)]) for n in range(lanes)}),
+        ]

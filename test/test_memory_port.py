@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""memory/port: arbiters, routers, watchdogs over on-chip RAM and over the harness' memory; contract, errors, time-outs."""
+import pytest
+from litex.gen import LiteXModule
+
+from roce_soc.memory.port import (
+    MemoryReadArbiter, MemoryReadRouter, MemoryReadTimeout, MemoryWriteArbiter, MemoryWriteRouter, MemoryWriteTimeout)
+from roce_soc.memory.sram import RoCESRAM
+from sim.harness import Sim, build
+from test.memory_contract import PortUser, exercise
+
+SIZE    = 16 * 1024
+TIMEOUT = 400
+
+
+class Paths(LiteXModule):
+    """Two users, arbiters, routers; target 0 is on-chip RAM, target 1 the harness' memory, others do not exist."""
+    def __init__(self):
+        self.write_arbiter = wa = MemoryWriteArbiter(2)
+        self.read_arbiter  = ra = MemoryReadArbiter(2)
+        self.write_router  = wr = MemoryWriteRouter(2, timeout_cycles=TIMEOUT)
+        self.read_router   = rr = MemoryReadRouter(2, timeout_cycles=TIMEOUT)
+        self.sram          = RoCESRAM(size=SIZE, n_reads=1)
+        self.comb += [
+            wa.port.connect(wr.port),
+            ra.port.connect(rr.port),
+            wr.targets[0].connect(self.sram.write),
+            rr.targets[0].connect(self.sram.reads[0]),
+        ]
+
+
+def make():
+    top   = Paths()
+    users = {f"u{n}": {**top.write_arbiter.masters[n].streams(), **top.read_arbiter.masters[n].streams()} for n in (0, 1)}
+    return top, {**users, "t1": {**top.write_router.targets[1].streams(), **top.read_router.targets[1].streams()},
+        "wquiet": top.write_router.quiet, "rquiet": top.read_router.quiet}
+
+
+@pytest.fixture(scope="module")
+def so():
+    return build(*make(), name="memory_paths")
+
+
+def bench(so, seed, rng, **options):
+    sim    = Sim(so, seed=seed)
+    memory = sim.memory("t1", **options)
+    sim.reset()
+    return sim, memory
+
+
+def missing(kind, target, addr, length):
+    """err of an access: targets 2 and 3 do not exist, the RAM ends at SIZE."""
+    return 2 if target > 1 else 1 if target == 0 and addr >= SIZE else 0
+
+REGIONS = [(0, 0, 8192), (0, SIZE, 4096), (1, 0x7000_0000_0000, 8192), (2, 0, 4096), (3, 4096, 4096)]
+
+
+@pytest.mark.parametrize("options", [
+    dict(), dict(latency=1, ahead=4), dict(latency=(1, 100), cmd_stall=.4, data_stall=.4, answer_gap=.4)], ids=["plain", "fast", "slow"])
+@pytest.mark.parametrize("gap", [0, .4])
+def test_contract(so, seed, rng, options, gap):
+    """Any mix of targets, existing or not: every answer in order of issue, every byte right."""
+    sim, _ = bench(so, seed, rng, **options)
+    exercise(PortUser(sim, "u0", rng, gap=gap, expect=missing), rng, REGIONS, rounds=6)
+    assert sim.peek("wquiet") == sim.peek("rquiet") == 3
+
+
+def test_two_users(so, seed, rng):
+    """Both users at once in areas of their own; tags may be equal."""
+    sim, _ = bench(so, seed, rng, latency=(1, 60), data_stall=.2)
+    users  = [PortUser(sim, f"u{n}", rng, gap=.2) for n in (0, 1)]
+    users[1].tag = users[0].tag
+    model  = [bytearray(SIZE // 2) for _ in users]
+    for _ in range(6):
+        for user, mine, base in zip(users, model, (0, SIZE // 2)):
+            for _ in range(10):
+                target = rng.randrange(2)
+                a      = rng.randrange(0, 4096) // 4 + (2048 if target else 0)
+                data   = rng.randbytes(rng.randrange(1, 800))
+                mine[a:a + len(data)] = data
+                user.write(base + a, data, target)
+        [user.collect() for user in users]
+        for user, mine, base in zip(users, model, (0, SIZE // 2)):
+            for target in (0, 1):
+                user.read(base + 1024, 1, target)
+                a = 2048 if target else 0
+                user.read(base + a, 200, target, None)
+        [user.collect() for user in users]
+    for user, mine, base in zip(users, model, (0, SIZE // 2)):
+        user.read(base, 700, 0)
+        user.collect()
+
+
+def test_errors_of_the_target(so, seed, rng):
+    """err of a target reaches the user that asked, with zero data."""
+    sim, memory = bench(so, seed, rng)
+    memory.fail(0x2000, 0x3000, 1, target=1)
+    memory.fail(0x3000, 0x4000, 2, target=1)
+    def expect(kind, target, addr, length):
+        return {2: 1, 3: 2}.get(addr >> 12, 0)
+    exercise(PortUser(sim, "u1", rng, expect=expect), rng, [(1, 0x1000, 0x4000)])
+
+
+def test_dead_target(so, seed, rng):
+    """A target that stops is answered for within a bound; the other target goes on; late answers are swallowed; it comes back."""
+    sim, memory = bench(so, seed, rng)
+    dead = False
+    def expect(kind, target, addr, length):
+        return 3 if target == 1 and dead else 0
+    user = PortUser(sim, "u0", rng, expect=expect)
+    model = exercise(user, rng, [(0, 0, 4096), (1, 0, 4096)], rounds=2)
+    for round_ in range(3):
+        memory.set(paused=True)
+        dead  = True
+        start = sim.cycles()
+        for _ in range(12):
+            user.write(rng.randrange(4096 - 900), rng.randbytes(900), 1)
+            user.read(rng.randrange(3000), 900, 1)
+        user.collect()
+        assert sim.cycles() - start < 2 * TIMEOUT + 2000
+        assert sim.peek("wquiet") & 2 == 0
+        # The other target is untouched.
+        user.write(0, b"alive" * 20, 0)
+        user.collect()
+        user.read(0, 100, 0, b"alive" * 20)
+        user.collect()
+        # Late answers: swallowed; then everything as before.
+        memory.set(paused=False)
+        dead = False
+        sim.step(3000)
+        assert sim.peek("wquiet") == sim.peek("rquiet") == 3
+        exercise(user, rng, [(0, 0, 4096), (1, 0, 4096)], rounds=2)
+
+
+def test_stuck_data(so, seed, rng):
+    """A target that takes commands or half of the data and stops: answered, data swallowed, later filled with nothing."""
+    sim, memory = bench(so, seed, rng)
+    user = PortUser(sim, "u0", rng, expect=lambda kind, target, *_: None)
+    user.write(0, bytes(4096), 1)
+    user.collect()
+    for stall in (dict(data_stall=1.0), dict(cmd_stall=1.0)):
+        memory.set(**stall)
+        for _ in range(3):
+            user.write(64, rng.randbytes(2000), 1)
+        user.read(0, 64, 1)
+        user.collect()
+        assert user.answers[-2][1] == 3
+        # Later enables are zero: the model's check for whole ranges is lifted while they are made up.
+        memory.set(data_stall=0.0, cmd_stall=0.0, exact_be=False)
+        sim.step(3000)
+        assert sim.peek("wquiet") == sim.peek("rquiet") == 3
+        memory.set(exact_be=True)
+        user.expect = lambda *_: 0
+        exercise(user, rng, [(1, 0, 4096)], rounds=2)
+        user.expect = lambda *_: None
+
+
+def test_rate(so, seed, rng):
+    """Arbiter and router lose no clock on a single user, and share fairly between two."""
+    sim, _ = bench(so, seed, rng, latency=4, ahead=4)
+    users  = [PortUser(sim, f"u{n}", rng) for n in (0, 1)]
+    for n in range(64):
+        users[0].write(64 * n, bytes(64), 1)
+    sim.until(users[0].wack, 64)
+    times = users[0].wdata.times()
+    assert times[-1][2] - times[0][1] + 1 <= 66
+    users[0].collect()
+    for n in range(32):
+        for user in users:
+            user.read(64 * n, 512, 1)
+    for user in users:
+        user.collect()
+    done = [[last for kind, _, last in user.answers if kind == "read"][-1] for user in users]
+    assert abs(done[0] - done[1]) < 40
+
+
+def test_parameters():
+    for cls in (MemoryWriteTimeout, MemoryReadTimeout):
+        with pytest.raises(ValueError, match="cycles"):
+            cls(cycles=1)
+    for cls in (MemoryWriteArbiter, MemoryReadArbiter):
+        with pytest.raises(ValueError, match="depth"):
+            cls(depth=257)
+    for cls in (MemoryWriteRouter, MemoryReadRouter):
+        for bad in (0, 5):
+            with pytest.raises(ValueError, match="n_targets"):
+                cls(n_targets=bad)
