@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Send queues: doorbells, prefetch of work requests into an on-chip cache, and the schedule of QPs.
+
+Ref: InfiniBand Architecture vol. 1 ch. 10.8 (work requests), design of rings and doorbells in roce_soc/abi.py.
+Not supported: push (work requests written with the doorbell).
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.abi import DOORBELL_SQ, QP_INIT, SEND_WQE, SEND_WQE_BYTES
+from roce_soc.common import (
+    DATA_WIDTH, PAGE_BYTES, doorbell_description, memory_command_description, memory_rdata_description,
+    refusal_description)
+from roce_soc.errors import index_of
+from roce_soc.transport.requester_rows import EPOCH_WIDTH, KickQueue, RowTable, cursor_layout
+
+CACHE_SLOTS = 8       # work requests of a QP on chip.
+FETCHES     = 16      # descriptor reads outstanding, all QPs together.
+
+SLOT_SHIFT  = log2_int(SEND_WQE_BYTES)
+
+
+def wqe_layout():
+    """Fields of a send work request as a Record layout of 512 bits, gaps named."""
+    layout, at = [], 0
+    for entry in sorted(SEND_WQE, key=lambda e: 8*e.byte + e.bit):
+        bit = 8*entry.byte + entry.bit
+        if bit > at:
+            layout.append((f"gap{at}", bit - at))
+        layout.append((entry.name, entry.width))
+        at = bit + entry.width
+    if at < 8*SEND_WQE_BYTES:
+        layout.append((f"gap{at}", 8*SEND_WQE_BYTES - at))
+    return layout
+
+
+# SendQueues ---------------------------------------------------------------------------------------
+
+class SendQueues(LiteXModule):
+    """Knows which QPs have work and holds their next work requests on chip.
+
+    ::
+        doorbell ─► producer ─► fetch queue ─► rcmd      rdata ─► cache ─► schedule ─► requester
+                                   ▲ cursor moved                            ▲ kicks
+
+    Slot numbers are 16-bit counters; a ring slot is the counter modulo the ring. The requester moves
+    the cursor; a new epoch in it restarts the prefetch there and drops what is under way.
+
+    Parameters
+    ----------
+    context : QPContext
+        Connection rows: ring geometry, page, state.
+    n_kicks : int
+        Kick inputs of the schedule.
+
+    Endpoints
+    ---------
+    doorbell : doorbell_description(), in
+        Those of kind SQ are acted on, others swallowed.
+    rcmd, rdata : descriptor read port.
+    kicks : list of kick_description(), in
+        Window or una moved, READ slot or ring entry free, rewound, RNR over.
+    again : {valid, qpi}, in
+        Kick from the requester, taken at once.
+    source : kick_description(), out
+        A QP that may have something to send.
+    hit, err, wqe : out
+        Work request at the cursor of the QP that stood in `source` two clocks ago.
+    cursor_we, cursor_qpi, cursor : in
+        New cursor, from the requester.
+    clear, clear_qpi : in
+        Forget the producer index (RESET).
+    refusal : refusal_description(), out
+
+    Latency: doorbell to read command 10 clocks, rdata to source 3 clocks; 6 clocks a read command.
+    Errors : DOORBELL (QP unknown, in RESET or INIT, wrong page, beyond the ring): ignored, counted. A failed
+    descriptor read marks its work requests (`err`).
+    """
+    def __init__(self, context, n_kicks=2, dw=DATA_WIDTH):
+        n_qps = context.n_qps
+        bits  = context.bits
+        # Stream Endpoints.
+        self.doorbell = stream.Endpoint(doorbell_description())
+        self.rcmd     = stream.Endpoint(memory_command_description())
+        self.rdata    = stream.Endpoint(memory_rdata_description(dw))
+        self.refusal  = stream.Endpoint(refusal_description())
+        self.cursor_we  = Signal()
+        self.cursor_qpi = Signal(bits)
+        self.cursor     = Record(cursor_layout())
+        self.clear      = Signal()
+        self.clear_qpi  = Signal(bits)
+        self.hit        = Signal()
+        self.err        = Signal()
+        self.wqe        = Record(wqe_layout())
+        self.ready      = Signal()
+
+        # # #
+
+        self.cursors  = cursors  = RowTable(cursor_layout(), n_qps)
+        self.produced = produced = RowTable([("slot", 16)], n_qps)
+        self.fetched  = fetched  = RowTable(cursor_layout(), n_qps)
+        self.tags     = tags     = RowTable([("valid", 1), ("err", 1)] + cursor_layout(), CACHE_SLOTS*n_qps)
+        self.schedule = schedule = KickQueue(n_qps, n_kicks + 1)
+        self.fetch    = fetch    = KickQueue(n_qps, 1)
+        self.kicks, self.again, self.source = schedule.kicks[:n_kicks], schedule.urgent, schedule.source
+        self.comb += [
+            self.ready.eq(schedule.ready & fetch.ready & tags.ready & cursors.ready),
+            # A moved cursor leaves room for the prefetch.
+            cursors.we.eq(self.cursor_we),
+            cursors.adr.eq(self.cursor_qpi),
+            cursors.row.raw_bits().eq(self.cursor.raw_bits()),
+        ]
+        self.sync += [
+            fetch.urgent.valid.eq(self.cursor_we),
+            fetch.urgent.qpi.eq(self.cursor_qpi),
+        ]
+        self.add_doorbell(context, n_qps)
+        self.add_fetch(context, bits)
+        self.add_cache(bits, dw)
+
+    def add_doorbell(self, context, n_qps):
+        """Producer index: checked against page, state and ring, then the QP is queued for fetching."""
+        doorbell, produced = self.doorbell, self.produced
+        port, cursor = context.get_port(), self.cursors.get_port()
+        row   = port.row
+        good  = Signal()
+        ahead = Signal(16)
+        self.comb += [
+            port.adr.eq(doorbell.queue),
+            cursor.adr.eq(doorbell.queue),
+            ahead.eq(doorbell.index - cursor.row.slot),
+            good.eq((doorbell.queue < n_qps) & (row.state > QP_INIT) & (row.page == doorbell.page)
+                & (ahead <= (1 << row.sq_log2))),
+        ]
+        kick = self.fetch.kicks[0]
+        self.doorbell_fsm = fsm = FSM(reset_state="IDLE")
+        fsm.act("IDLE",
+            doorbell.ready.eq(self.ready & (doorbell.kind != DOORBELL_SQ//4)),
+            If(self.ready & doorbell.valid & (doorbell.kind == DOORBELL_SQ//4), NextState("ROW")),
+        )
+        fsm.act("ROW", NextState("CHECK"))
+        fsm.act("CHECK",
+            # RESET goes first.
+            If(~self.clear,
+                If(good,
+                    produced.we.eq(1),
+                    NextState("KICK"),
+                ).Else(
+                    self.refusal.valid.eq(1),
+                    doorbell.ready.eq(1),
+                    NextState("IDLE"),
+                )
+            )
+        )
+        fsm.act("KICK",
+            kick.valid.eq(1),
+            If(kick.ready,
+                doorbell.ready.eq(1),
+                NextState("IDLE"),
+            )
+        )
+        self.comb += [
+            kick.qpi.eq(doorbell.queue),
+            produced.adr.eq(doorbell.queue),
+            produced.row.slot.eq(doorbell.index),
+            If(self.clear,
+                produced.we.eq(1),
+                produced.adr.eq(self.clear_qpi),
+                produced.row.slot.eq(0),
+            ),
+            self.refusal.first.eq(1),
+            self.refusal.last.eq(1),
+            self.refusal.row.eq(index_of("DOORBELL")),
+            self.refusal.qpn.eq(row.qpn),
+            self.refusal.psn.eq(0),
+            self.refusal.opcode.eq(0),
+            self.refusal.info.eq(Cat(doorbell.index, doorbell.queue)),
+        ]
+
+    def add_fetch(self, context, bits):
+        """One visit of a QP reads up to eight slots that lie together in ring, page and cache."""
+        fetch, rcmd = self.fetch, self.rcmd
+        port, cursor, producer, fetched = (
+            context.get_port(), self.cursors.get_port(), self.produced.get_port(), self.fetched.get_port())
+        adr = Signal(bits)
+        qpi = Signal(bits)
+        self.comb += [table.adr.eq(adr) for table in (port, cursor, producer, fetched)]
+        row = port.row
+
+        # Tags: given out in a circle, each open until its last beat.
+        self.fetches = Memory(bits + 16 + EPOCH_WIDTH, FETCHES)
+        self.open    = Signal(FETCHES)
+        self.done    = Signal(FETCHES)
+        tag          = Signal(max=FETCHES)
+        free         = Signal()
+        issue        = Signal()
+        write        = self.fetches.get_port(write_capable=True)
+        self.specials += self.fetches, write
+        self.comb += [
+            free.eq(~(self.open >> tag)[0]),
+            write.we.eq(issue),
+            write.adr.eq(tag),
+        ]
+        self.sync += self.open.eq((self.open | Mux(issue, 1 << tag, 0)) & ~self.done)
+
+        slot, epoch = Signal(16), Signal(EPOCH_WIDTH)
+        in_ring     = Signal(15)
+        ring        = Signal(16)
+        avail       = Signal(16)
+        used        = Signal(16)
+        restart     = Signal()
+        first       = Signal(16)
+        count       = Signal(4)
+        addr        = Signal(64)
+        near, room, posted, page = Signal(4), Signal(4), Signal(4), Signal(7)
+
+        def least(a, b):
+            return Mux(a < b, a, b)
+
+        self.fetch_fsm = fsm = FSM(reset_state="IDLE")
+        fsm.act("IDLE",
+            adr.eq(fetch.source.qpi),
+            fetch.source.ready.eq(self.ready & free),
+            NextValue(qpi, fetch.source.qpi),
+            If(self.ready & free & fetch.source.valid, NextState("ROW")),
+        )
+        fsm.act("ROW", NextState("COUNT"))
+        self.comb += [
+            restart.eq(fetched.row.epoch != cursor.row.epoch),
+            first.eq(Mux(restart, cursor.row.slot, fetched.row.slot)),
+        ]
+        fsm.act("COUNT",
+            adr.eq(qpi),
+            NextValue(slot,  first),
+            NextValue(epoch, cursor.row.epoch),
+            NextValue(avail, producer.row.slot - first),
+            NextValue(used,  first - cursor.row.slot),
+            NextValue(ring,  1 << row.sq_log2),
+            NextValue(in_ring, first & ((1 << row.sq_log2) - 1)),
+            NextValue(addr,  row.sq_addr),
+            NextValue(rcmd.target, row.sq_target),
+            NextState("LIMIT"),
+        )
+        fsm.act("LIMIT",
+            NextValue(addr,   addr + (in_ring << SLOT_SHIFT)),
+            NextValue(posted, Mux(avail > CACHE_SLOTS, CACHE_SLOTS, avail)),
+            NextValue(room,   Mux(used > CACHE_SLOTS, 0, CACHE_SLOTS - used)),
+            NextValue(near,   Mux(ring < CACHE_SLOTS, ring - in_ring, CACHE_SLOTS - in_ring[:3])),
+            NextState("LEAST"),
+        )
+        page_slots = PAGE_BYTES//SEND_WQE_BYTES
+        fsm.act("LEAST",
+            page.eq(page_slots - addr[SLOT_SHIFT:log2_int(PAGE_BYTES)]),
+            NextValue(count, least(least(posted, room), least(near, page))),
+            NextState("ISSUE"),
+        )
+        # What a ring's, page's or cache's end leaves over needs a further command.
+        fsm.act("ISSUE",
+            rcmd.valid.eq(count != 0),
+            If(count == 0,
+                NextState("IDLE"),
+            ).Elif(rcmd.ready,
+                issue.eq(1),
+                NextValue(tag, tag + 1),
+                If((posted != count) & (room != count),
+                    NextState("AGAIN"),
+                ).Else(
+                    NextState("IDLE"),
+                )
+            )
+        )
+        fsm.act("AGAIN",
+            adr.eq(qpi),
+            If(free, NextState("ROW")),
+        )
+        self.comb += [
+            rcmd.addr.eq(addr),
+            rcmd.length.eq(count << SLOT_SHIFT),
+            rcmd.qpi.eq(qpi),
+            rcmd.tag.eq(tag),
+            write.dat_w.eq(Cat(qpi, slot, epoch)),
+            self.fetched.we.eq(issue),
+            self.fetched.adr.eq(qpi),
+            self.fetched.row.slot.eq(slot + count),
+            self.fetched.row.epoch.eq(epoch),
+        ]
+
+    def add_cache(self, bits, dw):
+        """Arriving beats go to the cache unless their QP's epoch has moved on; each is a kick."""
+        rdata, tags = self.rdata, self.tags
+        cursor = self.cursors.get_async_port()
+        lookup = self.cursors.get_async_port()
+        read   = self.fetches.get_port(async_read=True)
+        cache  = Memory(dw, CACHE_SLOTS*2**bits)
+        write  = cache.get_port(write_capable=True)
+        load   = cache.get_port(mode=READ_FIRST)
+        self.specials += read, cache, write, load
+        slot_bits = log2_int(CACHE_SLOTS)
+
+        # Arrival.
+        beat  = Signal(3)
+        valid = Signal()
+        err   = Signal()
+        qpi   = Signal(bits)
+        slot, epoch = Signal(16), Signal(EPOCH_WIDTH)
+        data  = Signal(dw)
+        self.arrivals = arrivals = stream.SyncFIFO([("qpi", bits)], FETCHES*CACHE_SLOTS, buffered=True)
+        self.comb += [
+            rdata.ready.eq(1),
+            read.adr.eq(rdata.tag),
+            If(rdata.valid & rdata.last, self.done.eq(1 << rdata.tag)),
+            cursor.adr.eq(qpi),
+            tags.we.eq(valid & (epoch == cursor.row.epoch)),
+            tags.adr.eq(Cat(slot[:slot_bits], qpi)),
+            tags.row.valid.eq(1),
+            tags.row.err.eq(err),
+            tags.row.slot.eq(slot),
+            tags.row.epoch.eq(epoch),
+            write.we.eq(tags.we),
+            write.adr.eq(tags.adr),
+            write.dat_w.eq(data),
+            arrivals.sink.valid.eq(tags.we),
+            arrivals.sink.qpi.eq(qpi),
+            arrivals.source.connect(self.schedule.kicks[-1]),
+        ]
+        self.sync += [
+            valid.eq(rdata.valid),
+            err.eq(rdata.err != 0),
+            data.eq(rdata.data),
+            Cat(qpi, slot, epoch).eq(read.dat_r),
+            slot.eq(read.dat_r[bits:bits + 16] + beat),
+            If(rdata.valid, beat.eq(Mux(rdata.last, 0, beat + 1))),
+        ]
+
+        # Lookup for the QP at the head of the schedule.
+        tag_port  = tags.get_port()
+        cursor_d  = [Record(cursor_layout()) for _ in range(2)]
+        self.comb += [
+            lookup.adr.eq(self.source.qpi),
+            load.adr.eq(Cat(lookup.row.slot[:slot_bits], self.source.qpi[:bits])),
+            tag_port.adr.eq(load.adr),
+            self.hit.eq(tag_port.row.valid & (tag_port.row.slot == cursor_d[1].slot)
+                & (tag_port.row.epoch == cursor_d[1].epoch)),
+            self.err.eq(tag_port.row.err),
+        ]
+        self.sync += [
+            self.wqe.raw_bits().eq(load.dat_r),
+            cursor_d[0].raw_bits().eq(lookup.row.raw_bits()),
+            cursor_d[1].raw_bits().eq(cursor_d[0].raw_bits()),
+        ]

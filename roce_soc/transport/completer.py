@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""RC completer: responses of the peer move a QP's oldest unacknowledged PSN, READ data goes to memory.
+
+Ref: InfiniBand Architecture vol. 1 ch. 9.7.5, 9.7.6, 9.9.2.
+Not supported: atomic responses, end-to-end credits.
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.common import (
+    ctl_description, place_description, place_done_description, refusal_description, rx_packet_description)
+from roce_soc.errors import index_of
+from roce_soc.transport.completer_decide import CompleterDecide
+from roce_soc.transport.requester_rows import ITEM_ERROR, TIME_WIDTH, item_description, kick_description
+
+PLACES = 64      # place records under way.
+
+
+# RoCECompleter ------------------------------------------------------------------------------------
+
+class RoCECompleter(LiteXModule):
+    """Decides, checks the key of READ data, places it, and tells the walker when it has landed.
+
+    ::
+        response, scan, ctl ─► decide ─► key check ─► place ─► (done) ─► item ─► retire walker
+
+    Everything leaves in one order, so an item never overtakes the data it stands for; each response
+    record leaves as exactly one place record (length 0: discard).
+
+    Parameters
+    ----------
+    context : QPContext
+    state : SendState
+    mr_port : {request, result}
+        Port of the MR table.
+
+    Endpoints
+    ---------
+    response : rx_packet_description(), in     scan : kick_description(), in     ctl : ctl_description(), in
+    place : place_description(), out           done : place_done_description(), in
+    item : item_description(), out             refusal : refusal_description(), out
+    now : in, ticks
+
+    Latency: response to place record 10 clocks (READ data: plus the key check); done to item 1 clock.
+    Errors : those of CompleterRules; RESPONSE_MEMORY (local key, or memory refused the data).
+    """
+    def __init__(self, context, state, mr_port):
+        # Stream Endpoints.
+        self.response = stream.Endpoint(rx_packet_description())
+        self.scan     = stream.Endpoint(kick_description())
+        self.ctl      = stream.Endpoint(ctl_description())
+        self.place    = place = stream.Endpoint(place_description())
+        self.done     = done  = stream.Endpoint(place_done_description())
+        self.item     = item  = stream.Endpoint(item_description())
+        self.refusal  = stream.Endpoint(refusal_description())
+        self.now      = Signal(TIME_WIDTH)
+
+        # # #
+
+        self.decide  = decide  = CompleterDecide(context, state)
+        self.results = results = stream.SyncFIFO(mr_port.result.description, 16)
+        self.waits   = waits   = stream.SyncFIFO(
+            [("record", 1), ("tell", 1), ("psn", 24)] + item_description().payload_layout, PLACES)
+        self.buffer  = buffer  = stream.Buffer(place_description())
+        self.comb += [
+            self.response.connect(decide.response),
+            self.scan.connect(decide.scan),
+            self.ctl.connect(decide.ctl),
+            decide.now.eq(self.now),
+            decide.check.connect(mr_port.request),
+            mr_port.result.connect(results.sink),
+            buffer.source.connect(place),
+            decide.refusal.connect(self.refusal, omit={"ready"}),
+        ]
+
+        # Place.
+        work, result = decide.work, results.source
+        known, denied = Signal(), Signal()
+        self.comb += [
+            known.eq(work.valid & (~work.check | result.valid)),
+            denied.eq(work.check & (result.row != 0)),
+            buffer.sink.valid.eq(known & work.record & waits.sink.ready),
+            [getattr(buffer.sink, n).eq(getattr(work, n)) for n in ("qpi", "has_slot", "slot", "offset")],
+            buffer.sink.length.eq(Mux(work.check & ~denied, work.length, 0)),
+            buffer.sink.target.eq(result.target),
+            buffer.sink.addr.eq(result.addr),
+            waits.sink.valid.eq(known & (~work.record | buffer.sink.ready)),
+            work.ready.eq(waits.sink.valid & waits.sink.ready),
+            result.ready.eq(work.ready & work.check),
+            [getattr(waits.sink, n).eq(getattr(work, n)) for n in ("record", "psn", "qpi", "una", "action", "row", "tell")],
+            If(denied,
+                waits.sink.tell.eq(1),
+                *self.fails(waits.sink, work.psn),
+            ),
+        ]
+
+        # Tell.
+        wait   = waits.source
+        landed = Signal()
+        self.comb += [
+            landed.eq(wait.valid & (~wait.record | done.valid)),
+            [getattr(item, n).eq(getattr(wait, n)) for n in ("qpi", "una", "action", "row")],
+            item.valid.eq(landed & wait.tell),
+            If(wait.record & (done.err != 0),
+                item.valid.eq(landed),
+                *self.fails(item, wait.psn),
+            ),
+            wait.ready.eq(landed & (item.ready | ~item.valid)),
+            done.ready.eq(wait.ready & wait.record),
+        ]
+
+    @staticmethod
+    def fails(target, psn):
+        """What the walker is told instead when READ data of `psn` has no place."""
+        return [target.una.eq(psn), target.action.eq(ITEM_ERROR), target.row.eq(index_of("RESPONSE_MEMORY"))]

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The send side of the engine: queues, requester, completer, walker and timers, joined."""
+from migen import *
+
+from litex.gen import *
+
+from roce_soc.queue.sq import SendQueues
+from roce_soc.transport.completer import RoCECompleter
+from roce_soc.transport.requester import RoCERequester
+from roce_soc.transport.requester_rows import SendState
+from roce_soc.transport.retry import RetireWalker, TimerScanner
+
+
+# RoCESendSide -------------------------------------------------------------------------------------
+
+class RoCESendSide(LiteXModule):
+    """Joins the modules of the send side; no logic of its own.
+
+    Parameters
+    ----------
+    context : QPContext
+    requester_mr, completer_mr : {request, result}
+        Two ports of the MR table.
+
+    Endpoints
+    ---------
+    sq.doorbell, sq.rcmd, sq.rdata, sq.refusal        : doorbells and descriptor reads
+    requester.source, requester.sent, requester.ctl   : tx_packet, tx_sent, control (ctl_done: pulse)
+    completer.response, completer.place, completer.done, completer.ctl, completer.refusal : responses
+    walker.cqe, walker.event, walker.ctl_done         : completions, fatal events; answers completer.ctl
+    scanner.tick_cycles                               : clocks a tick
+    """
+    def __init__(self, context, requester_mr, completer_mr):
+        self.state     = state     = SendState(context.n_qps)
+        self.sq        = sq        = SendQueues(context, n_kicks=1)
+        self.requester = requester = RoCERequester(context, state, sq, requester_mr)
+        self.completer = completer = RoCECompleter(context, state, completer_mr)
+        self.walker    = walker    = RetireWalker(context, state)
+        self.scanner   = scanner   = TimerScanner(context.n_qps)
+        self.ready     = Signal()
+
+        # # #
+
+        self.comb += [
+            self.ready.eq(state.ready & sq.ready),
+            scanner.scan.connect(completer.scan),
+            requester.now.eq(scanner.now),
+            completer.now.eq(scanner.now),
+            completer.item.connect(walker.item),
+            requester.local.connect(walker.local),
+            walker.rewind.connect(requester.rewind),
+            walker.kick.connect(sq.kicks[0]),
+        ]

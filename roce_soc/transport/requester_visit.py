@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Requester, first stage: a visit of a QP turns its next work request into one burst of packets.
+
+Ref: InfiniBand Architecture vol. 1 ch. 9.7.2 to 9.7.4 (PSNs, opcodes, READ limits), 9.9.2 (local errors), 10.8.
+Not supported: atomics, local invalidate, SEND with invalidate, more than one SGE, credits.
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.abi import QP_RTS, QP_SQD, QP_TYPE_RC
+from roce_soc.common import (
+    CTL_ERR, CTL_RESET, CTL_START, MAX_MESSAGE, ctl_description, mr_request_description)
+from roce_soc.errors import index_of
+from roce_soc.opcodes import PMTU_BYTES
+from roce_soc.transport.requester_rows import (
+    REWIND_PAUSE, TIME_WIDTH, burst_layout, requester_layout, rewind_description)
+from roce_soc.verbs import (
+    ACCESS_LOCAL_WRITE, SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, WC_OF_WR, WR_RDMA_READ,
+    WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM, WR_SEND, WR_SEND_WITH_IMM)
+
+BURST_BYTES  = 4096         # payload of a burst; sixteen packets at the smallest path MTU.
+READ_SHIFT   = 29           # a READ of more than 2^29 bytes goes out as several requests.
+WINDOW_SHIFT = 21           # no burst starts with 2^21 PSNs outstanding, so they stay below 2^23.
+INLINE_BYTES = 64
+BURSTS       = 16           # bursts between visit and launch.
+STAGES       = 6            # clocks from taking a QP to its row's write.
+OPCODES      = (WR_SEND, WR_SEND_WITH_IMM, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM, WR_RDMA_READ)
+
+VISIT, REWIND, CTL = range(3)
+
+
+def pmtu_case(code, body):
+    """Case over the path MTU codes: body(shift) gives the statements for an MTU of 2^shift bytes."""
+    return Case(code, {**{c: body(log2_int(size)) for c, size in PMTU_BYTES.items()}, "default": body(8)})
+
+
+# RequesterVisit -----------------------------------------------------------------------------------
+
+class RequesterVisit(LiteXModule):
+    """Pipeline of visits. It never stalls: a visit starts only when its burst will find room.
+
+    ::
+        S0 take a QP    S2 rows and work request here    S3 position in the message
+        S4 what is left, addresses    S5 gates, decision    S6 row written, burst and key check leave, next kick
+
+    A QP is in the pipeline once: its next visit reads what this one wrote. Rewinds and control take
+    the same way. A visit whose position was acknowledged meanwhile skips ahead instead of sending.
+
+    Parameters
+    ----------
+    context, state, sq : QPContext, SendState, SendQueues
+
+    Endpoints
+    ---------
+    rewind : rewind_description(), in
+    ctl : ctl_description(), in
+    now : in
+        Time in ticks.
+    burst : burst_layout(), out
+    check : mr_request_description(), out
+        One for each burst with `check`, in order.
+
+    Latency: 7 clocks from one visit of a QP to its next; different QPs one a clock.
+    Errors : LOCAL_OPERATION, LOCAL_LENGTH, LOCAL_MEMORY (work request not readable) travel in the burst's `row`.
+    """
+    def __init__(self, context, state, sq):
+        bits = state.bits
+        # Stream Endpoints.
+        self.rewind = stream.Endpoint(rewind_description())
+        self.ctl    = stream.Endpoint(ctl_description())
+        self.now    = Signal(TIME_WIDTH)
+        self.burst  = stream.Endpoint(burst_layout())
+        self.check  = stream.Endpoint(mr_request_description())
+
+        # # #
+
+        self.state, self.sq = state, sq
+        self.context_port = context.get_port()
+        self.row_port     = state.requester.get_port()
+        self.una_port     = state.completer.get_port()
+        self.tail_port    = state.walker.get_port()
+        self.halted_port  = state.halted.get_async_port()
+        self.bursts = stream.SyncFIFO(burst_layout(), BURSTS, buffered=True)
+        self.checks = stream.SyncFIFO(mr_request_description(), BURSTS)
+        self.comb += [
+            self.bursts.source.connect(self.burst),
+            self.checks.source.connect(self.check),
+        ]
+        self.stages = [Record([("valid", 1), ("qpi", bits), ("kind", 2), ("op", 3),
+            ("psn", 24), ("msg_psn", 24), ("slot", 16)]) for _ in range(STAGES + 1)]
+        self.add_take(bits)
+        self.add_position()
+        self.add_left()
+        self.add_decision()
+        self.add_write()
+
+    def shift(self, stage, layout):
+        """A Record of `layout` that holds, in the given stage, what the returned input had a clock before."""
+        now, after = Record(layout), Record(layout)
+        self.sync += after.raw_bits().eq(now.raw_bits())
+        return now, after
+
+    def add_take(self, bits):
+        """S0: rewinds, then control, then the schedule; not while the QP is in the pipeline."""
+        s, sq   = self.stages, self.sq
+        wanted  = Record([("valid", 1), ("qpi", bits)])
+        busy    = Signal()
+        room    = Signal()
+        self.comb += [
+            room.eq(self.bursts.level <= BURSTS - STAGES - 2),
+            wanted.qpi.eq(sq.source.qpi),
+            s[0].kind.eq(VISIT),
+            If(self.rewind.valid,
+                wanted.valid.eq(1),
+                wanted.qpi.eq(self.rewind.qpi),
+                s[0].kind.eq(REWIND),
+                s[0].op.eq(self.rewind.op),
+            ).Elif(self.ctl.valid,
+                wanted.valid.eq(room),
+                wanted.qpi.eq(self.ctl.qpi),
+                s[0].kind.eq(CTL),
+                s[0].op.eq(self.ctl.op),
+            ).Else(
+                wanted.valid.eq(room & sq.source.valid),
+            ),
+            s[0].psn.eq(Mux(self.rewind.valid, self.rewind.psn, self.ctl.psn)),
+            s[0].msg_psn.eq(self.rewind.msg_psn),
+            s[0].slot.eq(self.rewind.slot),
+            busy.eq(Reduce("OR", [t.valid & (t.qpi == wanted.qpi) for t in s[1:]])),
+            s[0].valid.eq(wanted.valid & ~busy & self.state.ready & sq.ready),
+            s[0].qpi.eq(wanted.qpi),
+            self.rewind.ready.eq(s[0].valid & (s[0].kind == REWIND)),
+            self.ctl.ready.eq(s[0].valid & (s[0].kind == CTL)),
+            sq.source.ready.eq(s[0].valid & (s[0].kind == VISIT)),
+            self.context_port.adr.eq(wanted.qpi),
+            self.row_port.adr.eq(wanted.qpi),
+            self.una_port.adr.eq(wanted.qpi),
+            self.tail_port.adr.eq(wanted.qpi),
+        ]
+        self.sync += [after.raw_bits().eq(now.raw_bits()) for now, after in zip(s, s[1:])]
+
+    def add_position(self):
+        """S2: the rows are here: ring and window gates, what the work request is, where it stands."""
+        conn, row, una, tail = (
+            self.context_port.row, self.row_port.row, self.una_port.row, self.tail_port.row)
+        wqe = self.sq.wqe
+        layout = requester_layout() + [
+            ("hit", 1), ("unreadable", 1), ("una", 24), ("una_ahead", 1), ("since_next", 24), ("since_una", 24),
+            ("registered", 1), ("out_full", 1), ("reads_full", 1), ("reads_none", 1), ("wide", 1), ("idle", 1),
+            ("rts", 1), ("sqd", 1), ("pd", 16), ("pmtu", 3), ("whole", 24), ("part", 1),
+            ("is_read", 1), ("is_write", 1), ("has_imm", 1), ("wc_opcode", 8), ("unknown", 1), ("too_long", 1),
+            ("inline", 1), ("fence", 1), ("se", 1), ("signalled", 1), ("inline_slot", 15),
+            ("sq_target", 2), ("sq_addr", 64)]
+        layout += [(n, getattr(wqe, n).nbits) for n in
+            ("length", "wr_id", "local_va", "lkey", "imm", "remote_va", "rkey")]
+        a, self.s3 = self.shift(2, layout)
+        self.comb += [getattr(a, n).eq(getattr(row, n)) for n, _ in requester_layout()]
+        self.comb += [getattr(a, n).eq(getattr(wqe, n)) for n in
+            ("length", "wr_id", "local_va", "lkey", "imm", "remote_va", "rkey")]
+        ahead, behind = Signal(24), Signal(24)
+        out, reads    = Signal(len(row.out_index)), Signal(len(row.read_index))
+        known         = Signal()
+        not_sent      = Signal(24)
+        self.comb += [
+            a.hit.eq(self.sq.hit),
+            a.unreadable.eq(self.sq.err),
+            # Position.
+            a.una.eq(una.una),
+            ahead.eq(una.una - row.next_psn),
+            behind.eq(row.next_psn - una.una),
+            a.una_ahead.eq(~ahead[-1]),
+            a.since_next.eq(row.next_psn - row.msg_psn),
+            a.since_una.eq(una.una - row.msg_psn),
+            not_sent.eq(row.msg_psn - row.msg_high),
+            a.registered.eq(not_sent[-1]),
+            pmtu_case(conn.pmtu, lambda k: [a.whole.eq(wqe.length[k:]), a.part.eq(wqe.length[:k] != 0)]),
+            # Limits.
+            out.eq(row.out_index - tail.tail),
+            a.out_full.eq(out[-1]),
+            reads.eq(row.read_index - una.read_head),
+            a.reads_full.eq(reads >= conn.max_rd_atomic),
+            a.reads_none.eq(reads == 0),
+            a.wide.eq(~behind[-1] & (behind[WINDOW_SHIFT:23] != 0)),
+            a.idle.eq(una.una == row.sent_high),
+            a.rts.eq((conn.state == QP_RTS) & (conn.qp_type == QP_TYPE_RC)),
+            a.sqd.eq((conn.state == QP_SQD) & (conn.qp_type == QP_TYPE_RC)),
+            a.pd.eq(conn.pd),
+            a.pmtu.eq(conn.pmtu),
+            # The work request.
+            a.is_read.eq(wqe.opcode == WR_RDMA_READ),
+            a.is_write.eq((wqe.opcode == WR_RDMA_WRITE) | (wqe.opcode == WR_RDMA_WRITE_WITH_IMM)),
+            a.has_imm.eq((wqe.opcode == WR_SEND_WITH_IMM) | (wqe.opcode == WR_RDMA_WRITE_WITH_IMM)),
+            Case(wqe.opcode, {op: [known.eq(1), a.wc_opcode.eq(WC_OF_WR[op])] for op in OPCODES}),
+            a.inline.eq((wqe.flags & SEND_INLINE) != 0),
+            a.fence.eq((wqe.flags & SEND_FENCE) != 0),
+            a.se.eq((wqe.flags & SEND_SOLICITED) != 0),
+            a.signalled.eq(((wqe.flags & SEND_SIGNALED) != 0) | conn.sq_sig_all),
+            a.unknown.eq(~known | (wqe.num_sge > 1) | (a.is_read & ((conn.max_rd_atomic == 0) | a.inline))
+                | ((wqe.num_sge == 0) & (wqe.length != 0) & ~a.inline)),
+            a.too_long.eq((wqe.length > MAX_MESSAGE) | (a.inline & (wqe.length > INLINE_BYTES))),
+            a.inline_slot.eq((row.slot + 1) & ((1 << conn.sq_log2) - 1)),
+            a.sq_target.eq(conn.sq_target),
+            a.sq_addr.eq(conn.sq_addr),
+        ]
+
+    def add_left(self):
+        """S3: packets of the message and those behind us; S4: what is left, and where it lies."""
+        s3 = self.s3
+        position = [("progress", 24), ("eff_psn", 24), ("packets", 24), ("offset", 32)]
+        a, s4 = self.shift(3, position + s3.layout)
+        self.comb += [getattr(a, n).eq(getattr(s3, n)) for n, _ in s3.layout]
+        self.comb += [
+            a.progress.eq(Mux(s3.una_ahead, s3.since_una, s3.since_next)),
+            a.eff_psn.eq(Mux(s3.una_ahead, s3.una, s3.next_psn)),
+            a.packets.eq(Mux(s3.length == 0, 1, s3.whole + s3.part)),
+            pmtu_case(s3.pmtu, lambda k: a.offset.eq(a.progress << k)),
+        ]
+        left = [
+            ("left", 24), ("remaining", 32), ("chunk", READ_SHIFT + 1), ("chunk_last", 1), ("retry", 1),
+            ("end_psn", 24), ("local", 64), ("remote", 64), ("inline_addr", 64), ("next_slot", 16)]
+        a, self.s5 = self.shift(4, left + s4.layout)
+        self.comb += [getattr(a, n).eq(getattr(s4, n)) for n, _ in s4.layout]
+        fresh = Signal(24)
+        final = Signal(32)
+        self.comb += [
+            a.left.eq(s4.packets - s4.progress),
+            a.remaining.eq(s4.length - s4.offset),
+            # READ requests end at multiples of 2^29 bytes of their message, also when they are repeated.
+            a.chunk.eq((1 << READ_SHIFT) - s4.offset[:READ_SHIFT]),
+            final.eq(s4.length - 1),
+            a.chunk_last.eq((s4.length == 0) | (final[READ_SHIFT:] == s4.offset[READ_SHIFT:])),
+            fresh.eq(s4.eff_psn - s4.sent_high),
+            a.retry.eq(fresh[-1]),
+            a.end_psn.eq(s4.msg_psn + s4.packets),
+            a.local.eq(s4.local_va + s4.offset),
+            a.remote.eq(s4.remote_va + s4.offset),
+            a.inline_addr.eq(s4.sq_addr + (s4.inline_slot << 6)),
+            a.next_slot.eq(s4.slot + Mux(s4.inline, 2, 1)),
+        ]
+
+    def add_decision(self):
+        """S5: at most one of flush, refuse, skip, go."""
+        s5 = self.s5
+        layout = [
+            ("flush", 1), ("refuse", 1), ("skip", 1), ("go", 1), ("row", 6),
+            ("count", 24), ("bytes", READ_SHIFT + 1), ("last", 1), ("next", 24)]
+        a, self.s6 = self.shift(5, layout + s5.layout)
+        self.comb += [getattr(a, n).eq(getattr(s5, n)) for n, _ in s5.layout]
+        fits, able, held, bad = Signal(), Signal(), Signal(), Signal()
+        done = Signal()
+        self.comb += [
+            self.halted_port.adr.eq(self.stages[5].qpi),
+            fits.eq(s5.remaining <= BURST_BYTES),
+            a.last.eq(Mux(s5.is_read, s5.chunk_last, fits)),
+            If(a.last,
+                a.bytes.eq(s5.remaining),
+                a.count.eq(s5.left),
+            ).Elif(s5.is_read,
+                a.bytes.eq(s5.chunk),
+                pmtu_case(s5.pmtu, lambda k: a.count.eq(s5.chunk[k:])),
+            ).Else(
+                a.bytes.eq(BURST_BYTES),
+                pmtu_case(s5.pmtu, lambda k: a.count.eq(BURST_BYTES >> k)),
+            ),
+            a.next.eq(s5.eff_psn + a.count),
+            If(s5.unreadable,
+                a.row.eq(index_of("LOCAL_MEMORY")),
+            ).Elif(s5.unknown,
+                a.row.eq(index_of("LOCAL_OPERATION")),
+            ).Elif(s5.too_long,
+                a.row.eq(index_of("LOCAL_LENGTH")),
+            ),
+            bad.eq(a.row != 0),
+            able.eq(self.stages[5].valid & (self.stages[5].kind == VISIT) & s5.hit & ~s5.paused),
+            done.eq(s5.left[-1] | (s5.left == 0)),
+            held.eq(~(s5.rts | (s5.sqd & s5.registered)) | s5.wide | self.halted_port.row.halted
+                | (~s5.registered & s5.out_full)
+                | (s5.is_read & ~s5.retry & s5.reads_full)
+                | (s5.fence & ~s5.registered & ~s5.reads_none)),
+            If(able,
+                If(s5.flushing,
+                    a.flush.eq(~s5.out_full),
+                ).Elif(bad,
+                    # Registered once, then the QP stands.
+                    a.refuse.eq(s5.rts & ~s5.registered & ~s5.out_full & ~self.halted_port.row.halted),
+                ).Elif(done & s5.registered,
+                    a.skip.eq(1),
+                ).Else(
+                    a.go.eq(~held),
+                )
+            ),
+        ]
+
+    def add_write(self):
+        """S6: row, cursor, burst, key check, kick."""
+        state, sq, s6, step = self.state, self.sq, self.s6, self.stages[6]
+        table, row = state.requester, state.requester.row
+        high  = Signal(24)
+        enter = Signal()                       # a message enters the outstanding ring.
+        moved = Signal()                       # the cursor moved.
+        self.comb += [
+            enter.eq((s6.go & ~s6.registered) | s6.flush | s6.refuse),
+            high.eq(s6.next - s6.sent_high),
+            table.we.eq(step.valid),
+            table.adr.eq(step.qpi),
+            [getattr(row, n).eq(getattr(s6, n)) for n, _ in requester_layout()],
+            sq.again.qpi.eq(step.qpi),
+            Case(step.kind, {
+                VISIT  : self.write_visit(row, enter, high, moved),
+                REWIND : self.write_rewind(row, moved),
+                CTL    : self.write_ctl(row, moved),
+            }),
+            sq.cursor_we.eq(step.valid & moved),
+            sq.cursor_qpi.eq(step.qpi),
+            sq.cursor.slot.eq(row.slot),
+            sq.cursor.epoch.eq(row.epoch),
+            sq.clear_qpi.eq(step.qpi),
+        ]
+        self.comb += self.write_burst(enter)
+
+    def write_visit(self, row, enter, high, moved):
+        s6, sq, step = self.s6, self.sq, self.stages[6]
+        return [
+            sq.again.valid.eq(step.valid & (s6.go | s6.skip | s6.flush)),
+            If(enter,
+                row.out_index.eq(s6.out_index + 1),
+                row.slot_high.eq(s6.next_slot),
+            ),
+            If(s6.go,
+                row.next_psn.eq(s6.next),
+                If(~high[-1], row.sent_high.eq(s6.next)),
+                If(enter, row.msg_high.eq(s6.end_psn)),
+                If(s6.is_read & ~s6.retry, row.read_index.eq(s6.read_index + 1)),
+                If(s6.idle, row.busy_since.eq(self.now)),
+                If(s6.last, row.msg_psn.eq(s6.next)),
+            ),
+            If(s6.refuse, row.msg_high.eq(s6.msg_psn + 1)),
+            If(s6.skip,
+                row.next_psn.eq(s6.end_psn),
+                row.msg_psn.eq(s6.end_psn),
+            ),
+            moved.eq(s6.skip | s6.flush | (s6.go & s6.last)),
+            If(moved, row.slot.eq(s6.next_slot)),
+        ]
+
+    def write_rewind(self, row, moved):
+        s6, sq, step = self.s6, self.sq, self.stages[6]
+        return [
+            If(s6.flushing,
+                # Nothing is sent any more.
+            ).Elif(step.op == REWIND_PAUSE,
+                row.paused.eq(1),
+            ).Else(
+                row.paused.eq(0),
+                row.next_psn.eq(step.psn),
+                row.msg_psn.eq(step.msg_psn),
+                row.slot.eq(step.slot),
+                sq.again.valid.eq(step.valid),
+                # Another work request: the prefetch starts again there.
+                If(step.slot != s6.slot,
+                    row.epoch.eq(s6.epoch + 1),
+                    moved.eq(1),
+                )
+            )
+        ]
+
+    def write_ctl(self, row, moved):
+        s6, sq, step = self.s6, self.sq, self.stages[6]
+        return [
+            sq.again.valid.eq(step.valid),
+            Case(step.op, {
+                CTL_START : [
+                    row.next_psn.eq(step.psn), row.sent_high.eq(step.psn),
+                    row.msg_psn.eq(step.psn),  row.msg_high.eq(step.psn),
+                    row.slot_high.eq(s6.slot),
+                    row.paused.eq(0),
+                    row.flushing.eq(0),
+                ],
+                CTL_ERR : [
+                    row.flushing.eq(1),
+                    row.paused.eq(0),
+                    row.slot.eq(s6.slot_high),
+                    # Flushed messages count behind all that is outstanding.
+                    row.msg_psn.eq(s6.msg_high),
+                    row.epoch.eq(s6.epoch + 1),
+                    moved.eq(1),
+                ],
+                CTL_RESET : [
+                    row.raw_bits().eq(0),
+                    row.epoch.eq(s6.epoch + 1),
+                    moved.eq(1),
+                    sq.clear.eq(step.valid),
+                ],
+                "default" : [],
+            })
+        ]
+
+    def write_burst(self, enter):
+        s6, step, burst, check = self.s6, self.stages[6], self.bursts.sink, self.checks.sink
+        same = ("row", "out_index", "read_index", "msg_psn", "wr_id", "wc_opcode", "signalled", "is_read", "is_write",
+            "has_imm", "retry", "pmtu", "imm", "lkey", "rkey", "slot")
+        return [
+            [getattr(burst, n).eq(getattr(s6, n)) for n in same],
+            burst.qpi.eq(step.qpi),
+            burst.ctl.eq(step.kind == CTL),
+            burst.op.eq(step.op),
+            burst.valid.eq(step.valid & (burst.ctl | s6.flush | s6.refuse | s6.go)),
+            burst.send.eq(s6.go),
+            burst.register.eq(enter),
+            burst.push_read.eq(s6.go & s6.is_read & ~s6.retry),
+            burst.check.eq(s6.go & (s6.bytes != 0) & ~s6.inline),
+            If(~s6.refuse, burst.row.eq(0)),
+            burst.last_psn.eq(Mux(s6.go, s6.end_psn - 1, s6.msg_psn)),
+            burst.two_slots.eq(s6.inline),
+            burst.msg_length.eq(s6.length),
+            burst.starts.eq(s6.eff_psn == s6.msg_psn),
+            burst.ends.eq(s6.last),
+            burst.se.eq(s6.se),
+            burst.psn.eq(Mux(s6.go, s6.eff_psn, s6.msg_psn)),
+            burst.end_psn.eq(s6.next),
+            burst.length.eq(s6.bytes),
+            burst.target.eq(s6.sq_target),
+            burst.addr.eq(s6.inline_addr),
+            burst.local_va.eq(s6.local),
+            burst.remote_va.eq(Mux(s6.is_read, s6.remote, s6.remote_va)),
+            burst.dma_length.eq(Mux(s6.is_read, s6.bytes, s6.length)),
+            check.valid.eq(burst.valid & burst.check & ~burst.ctl),
+            check.key.eq(s6.lkey),
+            check.va.eq(s6.local),
+            check.length.eq(s6.remaining),
+            check.access.eq(Mux(s6.is_read, ACCESS_LOCAL_WRITE, 0)),
+            check.pd.eq(s6.pd),
+        ]

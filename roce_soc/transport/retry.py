@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Retire walker: completions of send work requests in order, rewinds, errors and flush; timer scanner.
+
+Ref: InfiniBand Architecture vol. 1 ch. 9.7.6.1 (time-out, retry), 10.3.1 (error state), 10.8.5 (order of completions).
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.abi import EVENT_QP_FATAL
+from roce_soc.common import TICK_CYCLES, cqe_description, event_description
+from roce_soc.errors import BY_INDEX, index_of
+from roce_soc.transport.requester_rows import (
+    ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_START, LOCAL_FAULT,
+    REWIND_GO, REWIND_PAUSE, TIME_WIDTH, item_description, kick_description, local_description, rewind_description,
+    walker_layout)
+from roce_soc.verbs import WC_SUCCESS
+
+SCAN_CYCLES = 4      # clocks from one QP's timer visit to the next QP's.
+
+
+# RetireWalker -------------------------------------------------------------------------------------
+
+class RetireWalker(LiteXModule):
+    """Walks a QP's outstanding ring from its oldest message on.
+
+    An item says up to where all is acknowledged: these messages are retired, with a completion each
+    where one is asked for. Then its action: pause or rewind the requester at the oldest message left,
+    or fail that message, report the QP and flush all later ones. A local fault waits in the row until
+    its message is the oldest.
+
+    Parameters
+    ----------
+    context, state : QPContext, SendState
+
+    Endpoints
+    ---------
+    item : item_description(), in            local : local_description(), in (first)
+    rewind : rewind_description(), out       kick : kick_description(), out
+    cqe : cqe_description(), out             event : event_description(), out
+    ctl_done : out
+        Pulse for each control item.
+
+    Latency: 3 clocks an item that retires up to one message, 2 more for each further message, waits for cqe.
+    Errors : the row of the item or fault becomes the status of the oldest message; FLUSH for those behind it.
+    """
+    def __init__(self, context, state):
+        # Stream Endpoints.
+        self.item     = item   = stream.Endpoint(item_description())
+        self.local    = local  = stream.Endpoint(local_description())
+        self.rewind   = rewind = stream.Endpoint(rewind_description())
+        self.kick     = stream.Endpoint(kick_description())
+        self.cqe      = stream.Endpoint(cqe_description())
+        self.event    = stream.Endpoint(event_description())
+        self.ctl_done = Signal()
+
+        # # #
+
+        self.kicks  = kicks  = stream.SyncFIFO(kick_description(), 16)
+        self.events = events = stream.SyncFIFO(event_description(), 4)
+        self.buffer = buffer = stream.Buffer(cqe_description())
+        self.comb += [
+            kicks.source.connect(self.kick),
+            events.source.connect(self.event),
+            buffer.source.connect(self.cqe),
+        ]
+        connection, table = context.get_port(), state.walker.get_port()
+        pushed, ring      = state.pushed.get_port(), state.outstanding.get_port()
+        tail_port         = state.tail.get_async_port()
+        entry             = ring.row
+
+        # The item in hand; a local kick or fault looks like an item that retires nothing.
+        take  = Signal()
+        head  = Record(item_description().payload_layout)
+        fault = Record([("valid", 1), ("psn", 24), ("row", 6)])
+        news  = Record([("valid", 1), ("psn", 24), ("row", 6)])     # a local fault in hand.
+        has_una = Signal()
+        qpi   = Signal(state.bits)
+        first = Signal()                                            # the rows are not in registers yet.
+        dead_r, dead = Signal(), Signal()
+        tail_r, tail = Signal(len(table.row.tail)), Signal(len(table.row.tail))
+        fault_r, stored = Record(fault.layout), Record(fault.layout)
+        index = Signal(len(tail_port.row.index))
+        self.comb += [
+            qpi.eq(head.qpi),
+            If(take, qpi.eq(Mux(local.valid, local.qpi, item.qpi))),
+            connection.adr.eq(qpi),
+            table.adr.eq(qpi),
+            pushed.adr.eq(qpi),
+            tail_port.adr.eq(qpi),
+            dead.eq(Mux(first, table.row.dead, dead_r)),
+            tail.eq(Mux(first, table.row.tail, tail_r)),
+            If(first,
+                stored.valid.eq(table.row.fault),
+                stored.psn.eq(table.row.fault_psn),
+                stored.row.eq(table.row.fault_row),
+            ).Else(
+                stored.raw_bits().eq(fault_r.raw_bits()),
+            ),
+            fault.raw_bits().eq(stored.raw_bits()),
+            If(news.valid & ~stored.valid, fault.raw_bits().eq(news.raw_bits())),
+        ]
+
+        # The oldest message.
+        exists, below, exact, faulty = Signal(), Signal(), Signal(), Signal()
+        behind, upto, over = Signal(24), Signal(24), Signal(24)
+        self.comb += [
+            exists.eq(tail != pushed.row.out),
+            behind.eq(entry.last_psn - head.una),
+            below.eq(exists & has_una & behind[-1]),
+            exact.eq(behind == 2**24 - 1),
+            upto.eq(fault.psn - entry.first_psn),
+            over.eq(entry.last_psn - fault.psn),
+            faulty.eq(exists & fault.valid & ~upto[-1] & ~over[-1]),
+        ]
+
+        # Completion of the oldest message.
+        cqe, row = buffer.sink, Signal(6)
+        retire   = Signal()
+        statuses = {i: cqe.status.eq(r.local_status) for i, r in BY_INDEX.items() if r.local_status is not None}
+        mask     = Signal(16)
+        self.comb += [
+            Case(row, {**statuses, "default": cqe.status.eq(WC_SUCCESS)}),
+            mask.eq((1 << connection.row.sq_log2) - 1),
+            cqe.cqn.eq(connection.row.send_cq),
+            cqe.qpn.eq(connection.row.qpn),
+            cqe.wr_id.eq(entry.wr_id),
+            cqe.byte_len.eq(entry.length),
+            cqe.opcode.eq(entry.wc_opcode),
+            cqe.slot.eq((entry.slot + entry.two_slots) & mask),
+            cqe.vendor_err.eq(row),
+            cqe.solicited.eq(row != 0),
+            rewind.qpi.eq(head.qpi),
+            rewind.slot.eq(entry.slot),
+            rewind.msg_psn.eq(entry.first_psn),
+            rewind.psn.eq(head.una),
+            events.sink.type.eq(EVENT_QP_FATAL),
+            events.sink.queue.eq(head.qpi),
+            kicks.sink.qpi.eq(head.qpi),
+        ]
+
+        # Row and READ of the ring one clock after the last decision.
+        next_tail = Signal(len(tail))
+        finish, clear, kill, keep = Signal(), Signal(), Signal(), Signal()
+        self.comb += [
+            next_tail.eq(tail + retire),
+            state.walker.we.eq(finish | clear),
+            state.walker.adr.eq(head.qpi),
+            state.tail.we.eq(finish | clear),
+            state.tail.adr.eq(head.qpi),
+            If(~clear,
+                state.walker.row.tail.eq(next_tail),
+                state.walker.row.dead.eq(dead | kill),
+                state.walker.row.fault.eq(fault.valid),
+                state.walker.row.fault_psn.eq(fault.psn),
+                state.walker.row.fault_row.eq(fault.row),
+            ),
+            If(keep,
+                state.walker.row.tail.eq(tail),
+                state.walker.row.dead.eq(0),
+                state.walker.row.fault.eq(0),
+            ),
+            state.tail.row.index.eq(state.walker.row.tail),
+            index.eq(Mux(take | first, tail_port.row.index, tail_r[:-1]) + retire),
+            ring.adr.eq(Cat(index, qpi)),
+        ]
+        self.fsm = fsm = FSM(reset_state="IDLE")
+        self.comb += take.eq(fsm.ongoing("IDLE") & (local.valid | item.valid) & state.ready)
+        fsm.act("IDLE",
+            If(take,
+                NextValue(head.qpi, qpi),
+                NextValue(first, 1),
+                NextValue(news.valid, 0),
+                If(local.valid,
+                    local.ready.eq(1),
+                    NextValue(has_una, 0),
+                    NextValue(head.action, ITEM_NONE),
+                    NextValue(news.valid, local.op == LOCAL_FAULT),
+                    NextValue(news.psn, local.psn),
+                    NextValue(news.row, local.row),
+                ).Else(
+                    item.ready.eq(1),
+                    NextValue(has_una, item.action <= ITEM_ERROR),
+                    NextValue(head.una, item.una),
+                    NextValue(head.action, item.action),
+                    NextValue(head.row, item.row),
+                ),
+                NextState("WAIT"),
+            )
+        )
+        fsm.act("WAIT", NextState("EVAL"))
+
+        def latch():
+            return [
+                NextValue(first, 0),
+                NextValue(tail_r, next_tail),
+                NextValue(dead_r, dead | kill),
+                NextValue(fault_r.raw_bits(), fault.raw_bits()),
+            ]
+
+        def complete(status, *then):
+            """Retires the oldest message with a completion, once there is room for it."""
+            return [
+                row.eq(status),
+                cqe.valid.eq(1),
+                If(cqe.ready, retire.eq(1), *then),
+            ]
+
+        end = [
+            kicks.sink.valid.eq(1),
+            If(kicks.sink.ready, finish.eq(1), NextState("IDLE")),
+        ]
+        fsm.act("EVAL",
+            If((head.action == ITEM_RESET) | (head.action == ITEM_START) | (head.action == ITEM_CTL),
+                clear.eq(head.action != ITEM_CTL),
+                keep.eq(head.action == ITEM_START),
+                self.ctl_done.eq(1),
+                NextState("IDLE"),
+            ).Elif(dead | (head.action == ITEM_FLUSH),
+                kill.eq(1),
+                If(exists,
+                    *complete(index_of("FLUSH"), *latch(), NextState("WAIT")),
+                ).Else(
+                    *end,
+                    self.ctl_done.eq(finish & (head.action == ITEM_FLUSH)),
+                )
+            ).Elif(below,
+                # The last message that is done, and nothing else to do: no need to look at the next one.
+                If(entry.signalled,
+                    cqe.valid.eq(kicks.sink.ready),
+                ),
+                If(kicks.sink.ready & (cqe.ready | ~entry.signalled),
+                    retire.eq(1),
+                    *latch(),
+                    If(exact & (head.action == ITEM_NONE) & ~fault.valid,
+                        kicks.sink.valid.eq(1),
+                        finish.eq(1),
+                        NextState("IDLE"),
+                    ).Else(
+                        NextState("WAIT"),
+                    )
+                )
+            ).Elif(faulty | (head.action == ITEM_ERROR),
+                events.sink.info.eq(Mux(faulty, fault.row, head.row)),
+                If(exists,
+                    row.eq(events.sink.info),
+                    cqe.valid.eq(events.sink.ready),
+                    If(cqe.ready & events.sink.ready,
+                        events.sink.valid.eq(1),
+                        retire.eq(1),
+                        kill.eq(1),
+                        *latch(),
+                        NextState("WAIT"),
+                    )
+                ).Else(
+                    events.sink.valid.eq(1),
+                    If(events.sink.ready,
+                        kill.eq(1),
+                        *latch(),
+                        NextState("WAIT"),
+                    )
+                )
+            ).Elif(exists & ((head.action == ITEM_PAUSE) | (head.action == ITEM_REWIND)),
+                rewind.op.eq(Mux(head.action == ITEM_PAUSE, REWIND_PAUSE, REWIND_GO)),
+                rewind.valid.eq(kicks.sink.ready),
+                If(rewind.ready & kicks.sink.ready,
+                    kicks.sink.valid.eq(1),
+                    finish.eq(1),
+                    NextState("IDLE"),
+                )
+            ).Else(
+                *end,
+            )
+        )
+
+
+# TimerScanner -------------------------------------------------------------------------------------
+
+class TimerScanner(LiteXModule):
+    """Time base, and a visit of every QP in turn: there is no timer to arm, cancel or leak.
+
+    Parameters
+    ----------
+    n_qps : int
+        QPs, a power of two.
+
+    Endpoints
+    ---------
+    scan : kick_description(), out
+    tick_cycles : in
+        Engine clocks a tick; its reset value is that of a board, simulations write smaller ones.
+    now : out
+        Ticks since reset.
+
+    Latency: each QP once in n_qps*SCAN_CYCLES clocks; a time-out is never early and late by at most that.
+    """
+    def __init__(self, n_qps):
+        # Stream Endpoints.
+        self.scan        = scan = stream.Endpoint(kick_description())
+        self.tick_cycles = Signal(16, reset=TICK_CYCLES)
+        self.now         = now  = Signal(TIME_WIDTH)
+
+        # # #
+
+        divider = Signal(16)
+        wait    = Signal(max=SCAN_CYCLES)
+        qpi     = Signal(log2_int(n_qps))
+        self.comb += [
+            scan.valid.eq(wait == 0),
+            scan.qpi.eq(qpi),
+        ]
+        self.sync += [
+            divider.eq(divider + 1),
+            If(divider + 1 >= self.tick_cycles,
+                divider.eq(0),
+                now.eq(now + 1),
+            ),
+            If(wait != 0,
+                wait.eq(wait - 1),
+            ).Elif(scan.ready,
+                wait.eq(SCAN_CYCLES - 1),
+                qpi.eq(qpi + 1),
+            )
+        ]
