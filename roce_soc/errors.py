@@ -85,7 +85,7 @@ _ROWS = (
     _receive(13, "QP_STATE",        "QP in RESET, INIT or ERR; for responses: not RTS or SQD", "10.3.1"),
     _receive(14, "TRANSPORT_CLASS", "opcode class (RC, UC, UD) not that of the QP", "9.6.1.1.2"),
     _receive(15, "PKEY",            "P_Key: low 15 bits differ, or neither side is a full member", "9.6.1.1.4, 10.9.3"),
-    _receive(16, "ADDRESS",         "RC, UC: source or destination IP address not that of the QP's address vector", "9.6.1.2, A17.4"),
+    _receive(16, "ADDRESS",         "RC, UC: source or destination IP address not that of the QP", "9.6.1.2, A17.4"),
     _receive(17, "GID",             "destination IP address not in the GID table (UD, multicast)", "9.6.1.2"),
     _receive(18, "QKEY",            "UD: Q_Key of the DETH not that of the QP", "9.6.1.4.1"),
     _receive(19, "BUFFER_FULL",     "no packet-buffer slot free: the whole frame is dropped", "802.1Qbb 36"),

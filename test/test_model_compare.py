@@ -2,14 +2,18 @@
 """The comparison can fail: every kind of change in a capture turns a play red."""
 import copy
 import os
+import re
 from dataclasses import replace
 
 import pytest
 
 from roce_soc import opcodes as op
-from test.model.capture import Capture, load
-from test.model.packet import parse
-from test.model.replay import play
+from test.model.capture import Capture, Frame, load
+from test.model.compare import FrameMatcher, Report
+from test.model.packet import Packet, parse
+from test.model.qp import STANDARD
+from test.model.replay import ModelEngine, play
+from test.reference.rulings import rulings_for
 
 FOLDER = os.path.join(os.path.dirname(__file__), "reference", "captures")
 NAMES  = ("rc_send_only", "rc_write", "rc_read", "rc_mtu1024", "rc_zero", "rc_atomic", "rc_psn_wrap", "rc_drop_middle",
@@ -101,8 +105,9 @@ def test_swapped_frames_are_red(name, side):
         assert not play(with_frames(capture, side, new), side).ok, f"frames {frames[first].number}, {frames[second].number}"
 
 
-@pytest.mark.parametrize("name,fed", [("rc_send_only", "RC_SEND_ONLY"), ("rc_write", "RC_WRITE_MIDDLE"), ("rc_mtu1024", "RC_SEND_MIDDLE"),
-                                      ("rc_read", "RC_READ_REQUEST"), ("rc_atomic", "RC_FETCH_ADD"), ("uc_all", "UC_SEND_MIDDLE")])
+@pytest.mark.parametrize("name,fed", [
+    ("rc_send_only", "RC_SEND_ONLY"), ("rc_write", "RC_WRITE_MIDDLE"), ("rc_mtu1024", "RC_SEND_MIDDLE"),
+    ("rc_read", "RC_READ_REQUEST"), ("rc_atomic", "RC_FETCH_ADD"), ("uc_all", "UC_SEND_MIDDLE")])
 def test_changes_in_what_is_fed_are_red(name, fed):
     """Side b sees a frame of a's changed, left out, doubled or out of order."""
     capture, frames = capture_of(name), capture_of(name).frames["b"]
@@ -145,9 +150,10 @@ def with_events(capture, change):
 
 
 @pytest.mark.parametrize("name,side,field", [
-    ("rc_send_only", "b", "wr_id"), ("rc_send_only", "b", "byte_len"), ("rc_send_only", "b", "opcode"), ("rc_send_only", "a", "wr_id"),
-    ("rc_send_only", "a", "opcode"), ("rc_send_only", "a", "status"), ("rc_send_only", "b", "flags"), ("rc_read", "a", "byte_len"),
-    ("rc_write_imm", "b", "imm"), ("rc_send_inv", "b", "inv_rkey"), ("ud_send", "b", "src_qpn"), ("rc_nak_rkey_write", "a", "status"),
+    ("rc_send_only", "b", "wr_id"), ("rc_send_only", "b", "byte_len"), ("rc_send_only", "b", "opcode"),
+    ("rc_send_only", "a", "wr_id"), ("rc_send_only", "a", "opcode"), ("rc_send_only", "a", "status"),
+    ("rc_send_only", "b", "flags"), ("rc_read", "a", "byte_len"), ("rc_write_imm", "b", "imm"),
+    ("rc_send_inv", "b", "inv_rkey"), ("ud_send", "b", "src_qpn"), ("rc_nak_rkey_write", "a", "status"),
     ("rc_bad_opseq_first", "b", "status"), ("rc_retry_exceeded", "a", "status")])
 def test_changed_completions_are_red(name, side, field):
     capture = capture_of(name)
@@ -207,19 +213,95 @@ def test_first_difference_shows_both_packets():
     assert report.as_dict()["ok"] is False
 
 
-class Broken:
-    """Stands for an engine that sends a frame with a wrong ICRC."""
-    def __init__(self, engine):
-        self.engine = engine
+# Engines that differ ------------------------------------------------------------------------------
+
+class Altered:
+    """The model as an engine, with a change to the frames that it sends."""
+    def __init__(self, change, profile=None):
+        self.engine, self.change = ModelEngine(), change
+        self.engine.profile = profile or self.engine.profile
 
     def __getattr__(self, name):
         return getattr(self.engine, name)
 
     def frames(self):
-        return [f[:-1] + bytes([f[-1] ^ 1]) for f in self.engine.frames()]
+        return self.change(self.engine.frames())
 
 
-def test_wrong_icrc_of_the_engine_is_red():
-    from test.model.replay import ModelEngine
-    report = play(capture_of("rc_send_only"), "b", Broken(ModelEngine()))
-    assert not report.ok and "ICRC" in report.differences[0]
+@pytest.mark.parametrize("change,text", [
+    (lambda frames: [f[:-1] + bytes([f[-1] ^ 1]) for f in frames], "ICRC"),
+    (lambda frames: [f + b"\x01" for f in frames], "bytes after the datagram"),
+    (lambda frames: [f + bytes(100) for f in frames], "bytes after the datagram"),
+    (lambda frames: [f[:24] + bytes([f[24] ^ 1]) + f[25:] for f in frames], "IPv4 header checksum"),
+    (lambda frames: [], "did not send"),
+    (lambda frames: frames*2, "another frame"),
+    (lambda frames: frames[::-1] + frames[:1], "another frame|lacks")])
+def test_engines_that_send_wrong_are_red(change, text):
+    report = play(capture_of("rc_read"), "b", Altered(change))
+    assert not report.ok and re.search(text, report.differences[0]), report.text()
+
+
+def last_ack_only(frames):
+    acks = [f for f in frames if f[42] == op.RC_ACKNOWLEDGE]
+    return [f for f in frames if f not in acks[:-1]]
+
+
+def without_the_last_ack(frames):
+    """Of the sixteen WRITEs of rc_pipeline."""
+    return [f for f in frames if f[42] != op.RC_ACKNOWLEDGE or f[51:54] != b"\x00\x01\x1f"]
+
+
+def test_coalescing_of_acks():
+    report = play(capture_of("rc_pipeline"), "b", Altered(last_ack_only))
+    assert report.ok and report.rulings["ack-coalescing"] > 0, report.text()
+    assert not play(capture_of("rc_pipeline"), "b", Altered(last_ack_only), "rxe").ok
+    assert not play(capture_of("rc_pipeline"), "b", Altered(without_the_last_ack)).ok
+
+
+@pytest.mark.parametrize("name", ["rc_drop_ack", "rc_drop_last"])
+def test_acks_of_duplicates(name):
+    """One ACK for a run of duplicates agrees, none does not."""
+    few = replace(STANDARD, duplicate_ack_all=False)
+    report = play(capture_of(name), "b", Altered(lambda frames: frames, few))
+    assert report.ok and report.rulings["duplicate-acks"] == 2, report.text()
+    assert not play(capture_of(name), "b", Altered(lambda frames: frames, few), "rxe").ok
+    seen = set()
+
+    def never_again(frames):
+        kept = [f for f in frames if f[50:54] not in seen]
+        seen.update(f[50:54] for f in frames)
+        return kept
+    if name == "rc_drop_ack":
+        assert not play(capture_of(name), "b", Altered(never_again)).ok
+
+
+def matcher_of(rulings_of, *packets):
+    """FrameMatcher over packets made by hand, all due."""
+    report  = Report(rulings_of, "b", "standard")
+    frames  = [Frame(i, 0, p.build(), parse(p.build()), "b") for i, p in enumerate(packets, 1)]
+    matcher = FrameMatcher(frames, rulings_for(rulings_of, "b"), report)
+    return matcher, report
+
+
+def test_nak_behind_an_rnr_nak_may_miss():
+    ack = Packet(opcode=op.RC_ACKNOWLEDGE, psn=5)
+    rnr, nak, other = ack.copy(syndrome=0x2e), ack.copy(syndrome=0x60), ack.copy(syndrome=0x60, psn=6)
+    for capture, second, ok in (("rc_rnr", nak, True), ("rc_rnr", other, False), ("rc_write", nak, False)):
+        matcher, report = matcher_of(capture, rnr, second, ack.copy(syndrome=0x1f))
+        for packet in (rnr, ack.copy(syndrome=0x1f)):
+            matcher.add(parse(packet.build()))
+        matcher.finish()
+        assert report.ok is ok, (capture, second.psn)
+        assert report.rulings["nak-after-rnr"] == ok
+
+
+def test_what_is_due_is_waited_for():
+    ack = Packet(opcode=op.RC_ACKNOWLEDGE, psn=5, syndrome=0x1f)
+    matcher, report = matcher_of("rc_write", ack, ack.copy(psn=6))
+    assert not matcher.waiting()
+    matcher.due = 1
+    assert matcher.waiting()
+    matcher.add(parse(ack.build()))
+    assert not matcher.waiting() and report.ok
+    matcher.finish()
+    assert "did not send" in report.differences[0] and "psn=0x000006" in report.differences[0]

@@ -121,6 +121,14 @@ def test_own_errors_after_the_ones_before(row, status, work):
     assert pair.a.counters[row] == 1 and pair.qa.state == v.QPS_ERR and pair.a.events == [("QP_FATAL", A_QPN)]
 
 
+@pytest.mark.parametrize("length,statuses_", [(1024, [(1, 0)]), (1025, [(1, v.WC_LOC_LEN_ERR)])])
+def test_ud_message_fits_one_packet(length, statuses_):
+    pair = Pair("UD", pmtu=1024)
+    pair.send(v.WR_SEND, length, remote_qpn=B_QPN)
+    pair.a.tx(0)
+    assert statuses(pair.a) == statuses_
+
+
 def test_no_reads_allowed():
     pair = Pair(a={"max_rd_atomic": 0})
     pair.send(v.WR_RDMA_READ, 4)

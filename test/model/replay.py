@@ -12,7 +12,7 @@ An engine has these methods (ModelEngine below is the reference model; a compile
     read(mr, va, length)        bytes of a region as the own program sees them (regions may share addresses)
     post_recv(qpn, event)       wr_id, va, length, lkey
     post_send(qpn, fields, event)   fields of test.model.qp.SendRequest; BIND_MW: see event
-    feed(frame)                 a frame arrives
+    feed(frame)                 a frame arrives; several may be fed before the next frames()
     frames()                    frames sent since the last call, after what can be done now is done
     wait()                      let time pass up to the next timer or a bound; False: nothing will happen.
                                 Asked only where the capture shows a pause or an RNR NAK before the frame due
@@ -41,7 +41,8 @@ class ModelEngine:
         self.endpoint = Endpoint(pairs[0]["src_mac"], *{qp["src_ip"] for qp in pairs}, profile=self.profile)
         self.regions = {}
         for region in capture.regions(side):
-            self.regions[region["name"]] = self.endpoint.reg_mr(region["va"], region["length"], region["access"], key=region["key"], pd=region["pd"])
+            self.regions[region["name"]] = self.endpoint.reg_mr(
+                region["va"], region["length"], region["access"], key=region["key"], pd=region["pd"])
         for qp in pairs:
             qp = {name: value for name, value in qp.items() if name != "name"}
             self.endpoint.create_qp(qp.pop("qpn"), qp.pop("qp_type"), **qp)
@@ -57,7 +58,8 @@ class ModelEngine:
 
     def post_send(self, qpn, fields, event):
         if fields["opcode"] == verbs.WR_BIND_MW:
-            self.endpoint.memory.window(self.regions[event["mr"]].key, event["rkey"], event["va"], event["length"], access_bits(event["access"]))
+            self.endpoint.memory.window(self.regions[event["mr"]].key, event["rkey"], event["va"], event["length"],
+                                        access_bits(event["access"]))
             self.done.append({"qpn": qpn, "wr_id": event["wr_id"], "status": "SUCCESS", "opcode": "BIND_MW", "flags": ()})
             return
         self.endpoint.post_send(qpn, fields.pop("wr_id"), fields.pop("opcode"), **fields)
@@ -162,10 +164,11 @@ class Player:
         self.matchers[step.frame.packet.dest_qpn].due += 1
 
     def _feed(self, step):
-        self._settle()
+        """Frames with nothing of ours between them arrive back to back."""
+        if any(matcher.waiting() for matcher in self.matchers.values()):
+            self._settle()
         if not self.report.differences:
             self.engine.feed(step.frame.frame)
-            self._collect()
 
     def _recv(self, step):
         self.engine.post_recv(self.capture.qpn(self.side, step.event["qp"]), step.event)
