@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Receive queues: doorbells, prefetch of receive WQEs, the head WQE for the responder, flush.
+
+Ref: InfiniBand Architecture vol. 1 ch. 10.2, 10.3.1.7 (work request flush).
+Not supported: several QPs on one receive queue (SRQ), more than one SGE a WQE.
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc import abi
+from roce_soc.common import (
+    PAGE_BYTES, QPI_WIDTH, TARGET_WIDTH, cqe_description, doorbell_description, memory_command_description,
+    memory_rdata_description, refusal_description, ring_write_description)
+from roce_soc.errors import ERRORS
+from roce_soc.table import FlagTable, StateTable
+from roce_soc.verbs import WC_RECV
+
+MAX_RQS     = 4096
+CACHE_DEPTH = 8       # receive WQEs on chip a queue.
+BURST       = 4       # receive WQEs one read fetches at most.
+READS       = 16      # reads outstanding.
+PAGE_SLOTS  = PAGE_BYTES//abi.RECV_WQE_BYTES
+
+# What the responder sees of a receive WQE; err: the slot could not be read.
+RECV_WQE_LAYOUT = [("wr_id", 64), ("num_sge", 8), ("va", 64), ("length", 32), ("lkey", 32), ("err", 1)]
+
+RQ_CTL_FLUSH, RQ_CTL_RESET = range(2)
+
+MODE_RUN, MODE_FLUSH, MODE_HOLD = range(3)   # HOLD: no fetch, no take; being written or reset.
+
+
+def rq_ctl_description():
+    """Flush (from now on every WQE completes with WR_FLUSH_ERR into `cqn`) or reset of a receive queue."""
+    return stream.EndpointDescription([("op", 1), ("index", QPI_WIDTH), ("qpn", 24), ("cqn", QPI_WIDTH)])
+
+
+class TakePort:
+    """The responder's window on the head of a queue.
+
+    Clock 0: `peek` (RQ number) with `peeking`. Clock 1: `index` (the same number) with `take` and `qpi`; the answer in
+    the same clock: `got` (the WQE is consumed), `park` (posted, on its way: a wake-up of `qpi` follows)
+    or neither (nothing posted). Clock 2: `wqe`, `slot` of what was got.
+    """
+    def __init__(self):
+        self.peek  = Signal(QPI_WIDTH)
+        self.peeking = Signal()
+        self.index = Signal(QPI_WIDTH)
+        self.take  = Signal()
+        self.qpi   = Signal(QPI_WIDTH)
+        self.got   = Signal()
+        self.park  = Signal()
+        self.wqe   = Record(RECV_WQE_LAYOUT)
+        self.slot  = Signal(16)
+
+
+# ReceiveQueues ------------------------------------------------------------------------------------
+
+class ReceiveQueues(LiteXModule):
+    """Ring state of every receive queue, one counter a writer, and the WQEs fetched ahead.
+
+    producer (doorbells) >= fetch (reads issued) >= done (WQEs in the cache) >= head (WQEs consumed), all
+    free running 16 bits, slot = counter modulo ring size. fetch - head never exceeds the cache.
+
+    Parameters
+    ----------
+    n_rqs : int
+        Queues, a power of two from 16 to 4096.
+
+    Endpoints
+    ---------
+    write : ring_write_description(), in
+        Geometry; drops what was prefetched and sets all counters to 0.
+    doorbell : doorbell_description(), in
+        Kind RQ is taken, other kinds are not for this module and are passed over.
+    rcmd, rdata : memory_command_description(), memory_rdata_description()
+        Descriptor reads, up to 16 at once, up to 4 WQEs each; rdata is always accepted.
+    port : TakePort
+    wake : {qpi}, out
+        The WQE that `qpi` parked for is in the cache.
+    ctl : rq_ctl_description(), in, answered by a pulse of `ctl_done`.
+    cqe : cqe_description(), out
+        Flushed receives, in ring order.
+    refusal : refusal_description(), out
+
+    Latency: doorbell to read command 5 clocks; last beat to wake-up 2 clocks.
+    Errors : DOORBELL (no queue, other page, beyond the ring): ignored and refused. A slot that cannot be read
+             is marked `err`; whoever takes it fails.
+    """
+    def __init__(self, n_rqs):
+        if n_rqs < 16 or n_rqs > MAX_RQS or n_rqs & (n_rqs - 1):
+            raise ValueError(f"n_rqs must be a power of two from 16 to {MAX_RQS}, not {n_rqs!r}")
+        self.n_rqs = n_rqs
+        self.bits  = bits = log2_int(n_rqs)
+        # Stream Endpoints.
+        self.write    = stream.Endpoint(ring_write_description())
+        self.doorbell = stream.Endpoint(doorbell_description())
+        self.rcmd     = stream.Endpoint(memory_command_description())
+        self.rdata    = stream.Endpoint(memory_rdata_description())
+        self.port     = TakePort()
+        self.wake     = stream.Endpoint([("qpi", QPI_WIDTH)])
+        self.ctl      = stream.Endpoint(rq_ctl_description())
+        self.ctl_done = Signal()
+        self.cqe      = stream.Endpoint(cqe_description())
+        self.refusal  = stream.Endpoint(refusal_description())
+        self.ready    = Signal()
+
+        # # #
+
+        # Tables. Each counter has one writer; `clear` (below) borrows all write ports for one clock.
+        self.config   = StateTable([("enable", 1), ("log2", 4), ("target", TARGET_WIDTH), ("page", 8), ("addr", 64)], n_rqs)
+        self.flush    = StateTable([("mode", 2), ("qpn", 24), ("cqn", QPI_WIDTH)], n_rqs)
+        self.producer = StateTable(16, n_rqs)
+        self.fetch    = StateTable(16, n_rqs)
+        self.done     = StateTable(16, n_rqs)
+        self.head     = StateTable(16, n_rqs)
+        self.waiting  = FlagTable(n_rqs)
+        self.waiter   = StateTable(QPI_WIDTH, n_rqs)
+        tables        = [self.config, self.flush, self.producer, self.fetch, self.done, self.head, self.waiting, self.waiter]
+        self.comb += self.ready.eq(Reduce("AND", [table.ready for table in tables]))
+
+        cache = Memory(layout_len(RECV_WQE_LAYOUT), n_rqs*CACHE_DEPTH)
+        self.cache_write, self.cache_read = cache.get_port(write_capable=True), cache.get_port()
+        self.specials += cache, self.cache_write, self.cache_read
+
+        self.clear, self.clear_index = Signal(), Signal(bits)
+        self.comb += [self.rcmd.first.eq(1), self.rcmd.last.eq(1), self.cqe.first.eq(1), self.cqe.last.eq(1),
+                      self.wake.first.eq(1), self.wake.last.eq(1), self.refusal.first.eq(1), self.refusal.last.eq(1)]
+        self._add_doorbell()
+        self._add_fetch()
+        self._add_return()
+        self._add_take()
+        self._add_manager()
+
+    def _drive(self, table, we, adr, data):
+        """Gives a counter's write port to its writer, except for the clock of a clear."""
+        self.comb += [
+            table.we.eq(we | self.clear),
+            table.adr.eq(Mux(self.clear, self.clear_index, adr)),
+            table.dat_w.eq(Mux(self.clear, 0, data)),
+        ]
+
+    def _add_doorbell(self):
+        """Two clocks: row and counters read, then judged."""
+        bell, bits = self.doorbell, self.bits
+        valid, queue, index, page = Signal(), Signal(16), Signal(16), Signal(8)
+        row   = self.config.read(queue[:bits])
+        head  = self.head.read(queue[:bits])
+        old   = self.producer.read(queue[:bits])
+        ahead, posted, size = Signal(16), Signal(16), Signal(16)
+        good  = Signal()
+        self.comb += [
+            bell.ready.eq(self.ready & ~self.clear),
+            ahead.eq(index - head),
+            posted.eq(old - head),
+            size.eq(1 << row.log2),
+            good.eq(row.enable & (row.page == page) & (queue[bits:] == 0) & (ahead <= size) & (ahead >= posted)),
+        ]
+        self._drive(self.producer, valid & good, queue[:bits], index)
+        self.sync += [
+            If(~self.clear, valid.eq(0)),
+            If(bell.valid & bell.ready,
+                valid.eq(bell.kind == abi.DOORBELL_RQ//4),
+                queue.eq(bell.queue), index.eq(bell.index), page.eq(bell.page),
+            ),
+            self.refusal.valid.eq(valid & ~good & ~self.clear),
+            self.refusal.row.eq(ERRORS["DOORBELL"].index),
+            self.refusal.info.eq(Cat(index, queue)),
+        ]
+        # The fetcher looks at the queue once the counter is written.
+        self.bell_trigger = stream.SyncFIFO([("index", bits)], 4)
+        room = Signal()
+        self.comb += [
+            room.eq(self.bell_trigger.level < 2),
+            If(~room, bell.ready.eq(0)),
+            self.bell_trigger.sink.valid.eq(valid & good & ~self.clear),
+            self.bell_trigger.sink.index.eq(queue),
+        ]
+
+    def _add_fetch(self):
+        """Queues with something to fetch wait in one FIFO, each at most once, and get one read a turn."""
+        bits = self.bits
+        # Triggers: a doorbell, or room that a consumed WQE made.
+        self.room_trigger = stream.SyncFIFO([("index", bits)], 8)
+        self.work         = work = stream.SyncFIFO([("index", bits)], self.n_rqs, buffered=True)
+        self.queued       = FlagTable(self.n_rqs)
+        self.tags         = tags = stream.SyncFIFO([("tag", log2_int(READS))], READS, buffered=True)
+        self.tag_info     = StateTable([("index", bits), ("slot", log2_int(CACHE_DEPTH))], READS)
+        self.tag_return   = stream.Endpoint([("tag", log2_int(READS))])
+        tag_walker        = Signal(max=READS + 1)
+
+        trigger = stream.Endpoint([("index", bits)])
+        pushing = Signal()
+        index   = Signal(bits)
+        self.comb += [
+            If(self.room_trigger.source.valid,
+                self.room_trigger.source.connect(trigger),
+            ).Else(
+                self.bell_trigger.source.connect(trigger),
+            ),
+            pushing.eq(trigger.valid & ~self.queued.read(trigger.index)),
+            index.eq(work.source.index),
+        ]
+
+        row, mode     = self.config.read(index), self.flush.read(index).mode
+        producer, fetch, head = self.producer.read(index), self.fetch.read(index), self.head.read(index)
+        left, room    = Signal(16), Signal(16)
+        slot, burst   = Signal(16), Signal(3)
+        many, go, more = Signal(), Signal(), Signal()
+        pop           = Signal()
+        self.comb += [
+            left.eq(producer - fetch),
+            room.eq(CACHE_DEPTH - (fetch - head)),
+            slot.eq(fetch & ((1 << row.log2) - 1)),
+            # A burst starts at a multiple of its size, so it ends inside the ring, and must end in its page.
+            many.eq((left >= BURST) & (room >= BURST) & (slot[:2] == 0) & (row.log2 >= 2)
+                & ((row.addr[6:12] + slot[:6])[:6] <= PAGE_SLOTS - BURST)),
+            burst.eq(Mux(many, BURST, 1)),
+            go.eq((left != 0) & (room != 0) & (mode != MODE_HOLD)),
+            more.eq((left > burst) & (room > burst)),
+            # One operation a clock: a trigger enters the FIFO, or the queue at its head takes its turn.
+            pop.eq(work.source.valid & ~pushing & ~self.clear & ((~self.rcmd.valid & tags.source.valid) | ~go)),
+            trigger.ready.eq(1),
+            work.sink.valid.eq(pushing | (pop & go & more)),
+            work.sink.index.eq(Mux(pushing, trigger.index, index)),
+            work.source.ready.eq(pop),
+            self.queued.set.eq(pushing), self.queued.set_adr.eq(trigger.index),
+            self.queued.clear.eq(pop & ~(go & more)), self.queued.clear_adr.eq(index),
+            tags.source.ready.eq(pop & go),
+            self.tag_info.we.eq(pop & go), self.tag_info.adr.eq(tags.source.tag),
+            self.tag_info.dat_w.index.eq(index), self.tag_info.dat_w.slot.eq(fetch),
+            tags.sink.valid.eq((tag_walker < READS) | self.tag_return.valid),
+            tags.sink.tag.eq(Mux(tag_walker < READS, tag_walker, self.tag_return.tag)),
+        ]
+        self._drive(self.fetch, pop & go, index, fetch + burst)
+        self.sync += [
+            If(tag_walker < READS, tag_walker.eq(tag_walker + 1)),
+            If(self.rcmd.ready, self.rcmd.valid.eq(0)),
+            If(pop & go,
+                self.rcmd.valid.eq(1),
+                self.rcmd.target.eq(row.target),
+                self.rcmd.addr.eq(row.addr + (slot << 6)),
+                self.rcmd.length.eq(burst << 6),
+                self.rcmd.qpi.eq(index),
+                self.rcmd.tag.eq(tags.source.tag),
+            ),
+        ]
+
+    def _add_return(self):
+        """Beats into the cache, then the counter, then the wake-up: each visible before the next."""
+        bits, rdata = self.bits, self.rdata
+        beat = Signal(3)
+        info = self.tag_info.read(rdata.tag[:log2_int(READS)])
+        wqe  = Record(RECV_WQE_LAYOUT)
+        for name in ("wr_id", "num_sge", "va", "length", "lkey"):
+            entry = abi.field(abi.RECV_WQE, name)
+            low   = 8*entry.byte + entry.bit
+            self.comb += getattr(wqe, name).eq(rdata.data[low:low + entry.width])
+        self.comb += [
+            wqe.err.eq(rdata.err != 0),
+            rdata.ready.eq(1),
+            self.cache_write.we.eq(rdata.valid),
+            self.cache_write.adr.eq(Cat((info.slot + beat)[:log2_int(CACHE_DEPTH)], info.index)),
+            self.cache_write.dat_w.eq(wqe.raw_bits()),
+            self.tag_return.valid.eq(rdata.valid & rdata.last),
+            self.tag_return.tag.eq(rdata.tag),
+        ]
+        self.sync += If(rdata.valid, beat.eq(Mux(rdata.last, 0, beat + 1)))
+
+        # Clock 1: counter. A clear never meets a return of its own queue, but may meet another's: wait in a FIFO.
+        self.returned = returned = stream.SyncFIFO([("index", bits)], 8)
+        count = self.done.read(returned.source.index)
+        step  = Signal()
+        self.comb += [
+            returned.sink.valid.eq(rdata.valid),
+            returned.sink.index.eq(info.index),
+            step.eq(returned.source.valid & ~self.clear),
+            returned.source.ready.eq(step),
+        ]
+        self._drive(self.done, step, returned.source.index, count + 1)
+
+        # Clock 2: wake-up. Each parked QP waits for one queue, so the FIFO holds all there can be.
+        self.wakes = wakes = stream.SyncFIFO([("qpi", QPI_WIDTH)], self.n_rqs, buffered=True)
+        check, index = Signal(), Signal(bits)
+        awake = Signal()
+        self.sync += check.eq(step), index.eq(returned.source.index)
+        self.comb += [
+            awake.eq(check & self.waiting.read(index)),
+            self.waiting.clear.eq(awake | self.clear),
+            self.waiting.clear_adr.eq(Mux(self.clear, self.clear_index, index)),
+            wakes.sink.valid.eq(awake),
+            wakes.sink.qpi.eq(self.waiter.read(index)),
+            self.wake.valid.eq(wakes.source.valid),
+            self.wake.qpi.eq(wakes.source.qpi),
+            wakes.source.ready.eq(self.wake.ready),
+        ]
+
+    def _add_take(self):
+        """The head's WQE is read ahead; taking it is one clock's decision."""
+        port, bits = self.port, self.bits
+        index     = port.index[:bits]
+        producer, done, head = self.producer.read(index), self.done.read(index), self.head.read(index)
+        row, mode = self.config.read(index), self.flush.read(index).mode
+        allowed   = Signal()
+        peek_head = self.head.read(port.peek[:bits])
+        self.comb += [
+            self.cache_read.adr.eq(Cat(peek_head[:log2_int(CACHE_DEPTH)], port.peek[:bits])),
+            allowed.eq(port.take & row.enable & (mode == MODE_RUN) & (port.index[bits:] == 0)),
+            port.got.eq(allowed & (done != head)),
+            port.park.eq(allowed & (done == head) & (producer != head)),
+            self.waiting.set.eq(port.park), self.waiting.set_adr.eq(index),
+            self.waiter.we.eq(port.park), self.waiter.adr.eq(index), self.waiter.dat_w.eq(port.qpi),
+        ]
+        self.sync += [
+            port.wqe.raw_bits().eq(self.cache_read.dat_r),
+            port.slot.eq(head & ((1 << row.log2) - 1)),
+        ]
+        self.take_head = head
+
+    def _add_manager(self):
+        """Geometry writes, resets and flushes; none of it in a hurry. A scanner looks for queues to flush."""
+        port, bits, write, ctl, cqe = self.port, self.bits, self.write, self.ctl, self.cqe
+        scan    = Signal(bits)          # queue under the scanner, or the one being written or reset.
+        row     = self.flush.read(scan)
+        config  = self.config.read(scan)
+        fetch, done, head = self.fetch.read(scan), self.done.read(scan), self.head.read(scan)
+        is_write, popped, wqe = Signal(), Signal(), Record(RECV_WQE_LAYOUT)
+
+        self.fsm = fsm = FSM(reset_state="SCAN")
+        fsm.act("SCAN",
+            If(self.ready,
+                If(write.valid,
+                    NextValue(scan, write.index), NextValue(is_write, 1), NextState("HOLD"),
+                ).Elif(ctl.valid,
+                    NextValue(scan, ctl.index), NextValue(is_write, 0),
+                    If(ctl.op == RQ_CTL_RESET, NextState("HOLD")).Else(NextState("FLUSH-ON")),
+                ).Elif((row.mode == MODE_FLUSH) & (done != head),
+                    NextState("FLUSH-READ"),
+                ).Else(
+                    NextValue(scan, scan + 1),
+                )
+            )
+        )
+        # No further reads; wait until what was asked for has come.
+        fsm.act("HOLD",
+            self.flush.we.eq(1),
+            self.flush.dat_w.mode.eq(MODE_HOLD),
+            NextState("DRAIN"),
+        )
+        fsm.act("DRAIN",
+            If(fetch == done, NextState("CLEAR"))
+        )
+        fsm.act("CLEAR",
+            # The responder's take and this clock's clear would meet at the head counter's write port.
+            If(~port.take,
+                self.clear.eq(1),
+                self.flush.we.eq(1),
+                self.flush.dat_w.mode.eq(MODE_RUN),
+                self.config.we.eq(is_write),
+                write.ready.eq(is_write),
+                ctl.ready.eq(~is_write),
+                self.ctl_done.eq(~is_write),
+                NextState("SCAN"),
+            )
+        )
+        fsm.act("FLUSH-ON",
+            self.flush.we.eq(1),
+            self.flush.dat_w.mode.eq(MODE_FLUSH),
+            self.flush.dat_w.qpn.eq(ctl.qpn),
+            self.flush.dat_w.cqn.eq(ctl.cqn),
+            ctl.ready.eq(1),
+            self.ctl_done.eq(1),
+            NextState("SCAN"),
+        )
+        fsm.act("FLUSH-READ",
+            If(~port.peeking, NextState("FLUSH-LOAD"))
+        )
+        fsm.act("FLUSH-LOAD",
+            NextValue(wqe.raw_bits(), self.cache_read.dat_r),
+            NextState("FLUSH"),
+        )
+        fsm.act("FLUSH",
+            cqe.valid.eq(1),
+            If(cqe.ready, NextState("FLUSH-POP"))
+        )
+        fsm.act("FLUSH-POP",
+            If(~port.take,
+                popped.eq(1),
+                NextState("SCAN"),
+            )
+        )
+        self.comb += [
+            If(fsm.ongoing("FLUSH-READ") & ~port.peeking,
+                self.cache_read.adr.eq(Cat(head[:log2_int(CACHE_DEPTH)], scan))
+            ),
+            self.clear_index.eq(scan),
+            self.flush.adr.eq(scan),
+            self.config.adr.eq(scan),
+            self.config.dat_w.enable.eq(write.enable),
+            self.config.dat_w.log2.eq(write.log2),
+            self.config.dat_w.target.eq(write.target),
+            self.config.dat_w.page.eq(write.page),
+            self.config.dat_w.addr.eq(write.addr),
+            cqe.cqn.eq(row.cqn),
+            cqe.wr_id.eq(wqe.wr_id),
+            cqe.qpn.eq(row.qpn),
+            cqe.status.eq(ERRORS["FLUSH"].local_status),
+            cqe.vendor_err.eq(ERRORS["FLUSH"].index),
+            cqe.opcode.eq(WC_RECV),
+            cqe.slot.eq(head & ((1 << config.log2) - 1)),
+            cqe.solicited.eq(1),
+        ]
+        self._drive(self.head, port.got | popped, Mux(popped, scan, port.index[:bits]), Mux(popped, head, self.take_head) + 1)
+        self.comb += [
+            self.room_trigger.sink.valid.eq((port.got | popped) & ~self.clear),
+            self.room_trigger.sink.index.eq(Mux(popped, scan, port.index[:bits])),
+        ]

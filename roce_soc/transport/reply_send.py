@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Way of a reply from the scheduler to the fetcher: R_Key check, order, returns.
+
+Ref: InfiniBand Architecture vol. 1 ch. 9.7.4.1.4 (R_Key of a READ while it is executed).
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.common import (
+    OWNER_ACK, OWNER_RESPONDER, QPI_WIDTH, mr_request_description, mr_result_description, tx_packet_description,
+    tx_sent_description)
+from roce_soc.errors import ERRORS
+from roce_soc.table import FlagTable, StateTable
+from roce_soc.transport.responder_layout import READ_INDEX_WIDTH, kill_description
+from roce_soc.verbs import ACCESS_REMOTE_READ
+
+REPLIES   = 16    # packets waiting for their key check.
+IN_FLIGHT = 64    # packets between fetcher and return.
+
+TX_ACK, TX_INBAND, TX_READ, TX_MARK = range(4)
+
+def send_layout():
+    """A reply: acknowledge by either path, READ reply, or a mark that ctl waits for."""
+    return [
+        ("kind", 2), ("qpi", QPI_WIDTH), ("opcode", 8), ("psn", 24), ("syndrome", 8), ("msn", 24),
+        ("length", 13), ("va", 64), ("rkey", 32), ("pd", 16), ("check_length", 32),
+        ("last_reply", 1), ("index", READ_INDEX_WIDTH)]
+
+
+# ReplySend ----------------------------------------------------------------------------------------
+
+class ReplySend(LiteXModule):
+    """Keeps the scheduler's order through the key checks and follows packets until they were sent.
+
+    Endpoints
+    ---------
+    sink : send_layout, in
+        Valid only; `room` says that two more will be taken.
+    request, result : MR port
+    control, reads : tx_packet_description(), out
+    sent : tx_sent_description(), in
+    fail : kill_description(), out
+        A READ reply whose key check or payload read failed; the QP's further READ replies are held back
+        until it is taken and dropped from then on.
+    done : StateTable
+        READs answered completely, modulo 32.
+    ctl_done : out, pulse
+    """
+    def __init__(self, n_qps):
+        self.sink    = stream.Endpoint(send_layout())
+        self.room    = Signal()
+        self.request = stream.Endpoint(mr_request_description())
+        self.result  = stream.Endpoint(mr_result_description())
+        self.control = stream.Endpoint(tx_packet_description())
+        self.reads   = stream.Endpoint(tx_packet_description())
+        self.sent    = stream.Endpoint(tx_sent_description())
+        self.fail    = stream.Endpoint(kill_description())
+        self.ctl_done = Signal()
+        self.ready   = Signal()
+
+        # # #
+
+        self.bits    = log2_int(n_qps)
+        self.done    = StateTable(READ_INDEX_WIDTH, n_qps)
+        self.failed  = FlagTable(n_qps)
+        self.waiting = waiting = stream.SyncFIFO(send_layout(), REPLIES)
+        self.keys    = keys    = stream.SyncFIFO(mr_request_description(), REPLIES)
+        self.results = results = stream.SyncFIFO(mr_result_description(), REPLIES)
+        self.controls, self.readss = stream.SyncFIFO(tx_packet_description(), 4), stream.SyncFIFO(tx_packet_description(), 4)
+        self.flight  = stream.SyncFIFO([("last_reply", 1), ("index", READ_INDEX_WIDTH)], IN_FLIGHT)
+        self.faults  = stream.SyncFIFO(kill_description(), IN_FLIGHT + 4)
+        sink = self.sink
+        self.comb += [
+            self.ready.eq(self.done.ready & self.failed.ready),
+            self.room.eq(waiting.level < REPLIES - 3),
+            sink.connect(waiting.sink),
+            keys.sink.valid.eq(sink.valid & (sink.kind == TX_READ) & (sink.check_length != 0)),
+            keys.sink.key.eq(sink.rkey), keys.sink.va.eq(sink.va), keys.sink.length.eq(sink.check_length),
+            keys.sink.pd.eq(sink.pd), keys.sink.access.eq(ACCESS_REMOTE_READ),
+            keys.source.connect(self.request),
+            self.result.connect(results.sink),
+        ]
+        for fifo, source in ((self.controls, self.control), (self.readss, self.reads)):
+            self.comb += fifo.source.connect(source, omit={"first", "last"}), source.first.eq(1), source.last.eq(1)
+        self._add_exit()
+        self._add_returns()
+
+    def _add_exit(self):
+        """The oldest reply leaves when its key is known; a failed one waits until its QP has been stopped."""
+        w, results, bits = self.waiting.source, self.results.source, self.bits
+        control, reads, flight = self.controls.sink, self.readss.sink, self.flight.sink
+        is_read, checked, known, bad, dropped = Signal(), Signal(), Signal(), Signal(), Signal()
+        to_control, to_reads, fire = Signal(), Signal(), Signal()
+        self.comb += [
+            is_read.eq(w.kind == TX_READ),
+            checked.eq(is_read & (w.check_length != 0)),
+            known.eq(w.valid & (~checked | results.valid)),
+            # Set with the failure itself, cleared by the mark that starts or resets the QP.
+            dropped.eq(is_read & self.failed.read(w.qpi[:bits])),
+            bad.eq(known & checked & (results.row != 0) & ~dropped),
+            to_control.eq((w.kind == TX_ACK) | (w.kind == TX_MARK)),
+            to_reads.eq(((w.kind == TX_INBAND) | (w.kind == TX_MARK) | is_read) & ~dropped),
+            fire.eq(known & ~bad & (control.ready | ~to_control) & ((reads.ready & flight.ready) | ~to_reads)),
+            w.ready.eq(fire | (bad & self.fail.ready & ~self.faults.source.valid)),
+            results.ready.eq(w.ready & checked),
+            control.valid.eq(fire & to_control),
+            reads.valid.eq(fire & to_reads),
+            flight.valid.eq(fire & to_reads),
+            flight.last_reply.eq(w.last_reply), flight.index.eq(w.index),
+            # Failures: payload reads first, they are older.
+            self.fail.valid.eq(self.faults.source.valid | bad),
+            self.faults.source.ready.eq(self.fail.ready),
+            self.fail.qpi.eq(w.qpi), self.fail.psn.eq(w.psn), self.fail.row.eq(results.row),
+            If(self.faults.source.valid, self.fail.payload.eq(self.faults.source.payload)),
+            self.failed.set.eq(self.fail.valid & self.fail.ready), self.failed.set_adr.eq(self.fail.qpi),
+            self.failed.clear.eq(fire & (w.kind == TX_MARK)), self.failed.clear_adr.eq(w.qpi),
+        ]
+        for tx, owner in ((control, OWNER_ACK), (reads, OWNER_RESPONDER)):
+            self.comb += [
+                tx.owner.eq(owner), tx.marker.eq(w.kind == TX_MARK),
+                [getattr(tx, name).eq(getattr(w, name)) for name in ("qpi", "opcode", "psn", "syndrome", "msn", "length")],
+                tx.target.eq(results.target), tx.addr.eq(results.addr),
+            ]
+
+    def _add_returns(self):
+        """tx_sent in order: READs are done with their last reply, marks with both paths' returns."""
+        sent, flight = self.sent, self.flight.source
+        mine, done = Signal(), self.done.read(sent.qpi[:self.bits])
+        marks = Signal(2)
+        self.comb += [
+            sent.ready.eq(1),
+            mine.eq(sent.valid & (sent.owner == OWNER_RESPONDER)),
+            flight.ready.eq(mine),
+            self.done.adr.eq(sent.qpi),
+            self.done.we.eq(mine & ~sent.marker & (sent.err == 0) & flight.last_reply & (flight.index == done)),
+            self.done.dat_w.eq(done + 1),
+            self.faults.sink.valid.eq(mine & ~sent.marker & (sent.err != 0)),
+            self.faults.sink.qpi.eq(sent.qpi), self.faults.sink.psn.eq(sent.psn),
+            self.faults.sink.row.eq(ERRORS["MEMORY_FAULT"].index),
+            self.ctl_done.eq(marks == 3),
+        ]
+        self.sync += [
+            If(marks == 3, marks.eq(0)),
+            If(sent.valid & sent.marker & (sent.owner == OWNER_ACK), marks[0].eq(1)),
+            If(mine & sent.marker, marks[1].eq(1)),
+        ]

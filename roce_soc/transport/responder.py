@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""RC responder: checks the requests of every QP in order, executes them, answers them.
+
+Ref: InfiniBand Architecture vol. 1 ch. 9.7 (reliable service), C9-88, C9-105, C9-110; Annex A17 (RoCEv2).
+Not supported: atomics, SEND with invalidate, SRQ, UC, UD; their packets are refused with a row of errors.py.
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.common import CTL_ERR, CTL_RESET, MAX_QPS, cqe_description
+from roce_soc.transport.responder_check import RequestCheck
+from roce_soc.transport.responder_execute import PLACEMENTS, RequestAnswer, RequestExecute
+from roce_soc.transport.responder_layout import verdict_layout
+from roce_soc.transport.responder_park import RequestEntry
+
+
+# RoCEResponder ------------------------------------------------------------------------------------
+
+class RoCEResponder(LiteXModule):
+    """Joins the stages a request passes:
+
+    sink -> entry (parking) -> check (rows, receive WQE) -> execute (key check, place) -> answer
+                                                              placer ----> done ----^  |-> cqe, event, reply
+
+    Sequence state advances on trust when a request has passed the check stage; a failure found later kills
+    the QP: everything behind it is discarded, so nothing has to be rolled back.
+
+    Parameters
+    ----------
+    n_qps : int
+        QPs, a power of two from 16 to 4096.
+    context_port : ContextPort
+    mr_port : MRPort
+    receive_queues : ReceiveQueues
+    reply : RoCEReply
+        Its records, kills and READ counters are connected here.
+
+    Endpoints
+    ---------
+    sink : rx_packet_description(), in
+    ctl : ctl_description(), in
+        CTL_START (psn: first expected), CTL_ERR, CTL_RESET; others are only answered. Each is answered by
+        one pulse of `ctl_done`, for this module, the receive queue and the reply scheduler together.
+    place : place_description(), out; place_done : place_done_description(), in
+    cqe : cqe_description(), out
+        Receive completions, flushed ones included, in order.
+    event : event_description(), out
+        QPs that failed, for the command port.
+    refusal : refusal_description(), out
+
+    Latency: packet to place record 15 clocks with a key check, 9 without; done to reply record 1 clock.
+    Errors : every RESPONDER row of errors.py but the atomic ones; QP_STATE for packets behind a failure.
+    """
+    def __init__(self, n_qps, context_port, mr_port, receive_queues, reply):
+        if n_qps < 16 or n_qps > MAX_QPS or n_qps & (n_qps - 1):
+            raise ValueError(f"n_qps must be a power of two from 16 to {MAX_QPS}, not {n_qps!r}")
+        self.entry   = entry   = RequestEntry(n_qps)
+        self.check   = check   = RequestCheck(n_qps, context_port, receive_queues.port)
+        self.execute = execute = RequestExecute(n_qps)
+        self.answer  = answer  = RequestAnswer(n_qps)
+        # Stream Endpoints.
+        self.sink       = entry.sink
+        self.ctl        = entry.ctl
+        self.ctl_done   = Signal()
+        self.place      = execute.place
+        self.place_done = answer.done
+        self.cqe        = stream.Endpoint(cqe_description())
+        self.event      = answer.event
+        self.refusal    = answer.refusal
+        self.ready      = Signal()
+
+        # # #
+
+        entry.connect_stages(check.stages)
+        self.placements = placements = stream.SyncFIFO(verdict_layout(), PLACEMENTS)
+        self.comb += [
+            self.ready.eq(entry.ready & check.ready & execute.ready & answer.ready & receive_queues.ready & reply.ready),
+            entry.room.eq(execute.room),
+            check.packet.eq(entry.out), check.packet_valid.eq(entry.out_valid),
+            entry.result.eq(check.result), entry.result_valid.eq(check.result_valid), entry.result_park.eq(check.result_park),
+            receive_queues.wake.connect(entry.wake),
+            check.verdict.connect(execute.verdict),
+            check.key.connect(execute.key),
+            execute.request.connect(mr_port.request),
+            mr_port.result.connect(execute.result),
+            execute.source.connect(placements.sink),
+            placements.source.connect(answer.sink),
+            answer.silent.connect(entry.silent),
+            answer.rq_ctl.connect(receive_queues.ctl),
+            answer.reply.connect(reply.sink),
+            reply.kill.connect(entry.kill),
+            reply.reads_qpi.eq(check.reads_qpi), check.reads_done.eq(reply.reads_done),
+        ]
+        # Completions of a QP before the flush of its queue: one FIFO, requests first.
+        self.cqes = cqes = stream.SyncFIFO(cqe_description(), 8)
+        self.comb += [
+            If(answer.cqe.valid,
+                answer.cqe.connect(cqes.sink),
+            ).Else(
+                receive_queues.cqe.connect(cqes.sink),
+            ),
+            cqes.source.connect(self.cqe),
+        ]
+        # A control operation is done when reply scheduler and, where it has a part, receive queue are.
+        parts, needed = Signal(2), Signal()
+        self.comb += [
+            needed.eq((self.ctl.op == CTL_ERR) | (self.ctl.op == CTL_RESET)),
+            self.ctl_done.eq(parts[0] & (parts[1] | ~needed)),
+            entry.ctl_done.eq(self.ctl_done),
+        ]
+        self.sync += [
+            If(reply.ctl_done, parts[0].eq(1)),
+            If(receive_queues.ctl_done, parts[1].eq(1)),
+            If(self.ctl_done, parts.eq(0)),
+        ]

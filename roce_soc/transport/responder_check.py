@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Check stage of the responder: sequence, opcode, access, resources and lengths of a request.
+
+Ref: InfiniBand Architecture vol. 1 ch. 9.7.4.1 (validation in this order), 9.7.5 (responses),
+9.7.5.2.8 (RNR NAK), 9.2.8 (MSN).
+Not supported: atomics, SEND with invalidate, UC, UD (refused with their rows).
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.abi import QP_TYPE_RC, QP_TYPE_UC
+from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, QPI_WIDTH, mr_request_description
+from roce_soc.transport.responder_layout import *
+from roce_soc.verbs import ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE
+
+MESSAGE_NONE, MESSAGE_SEND, MESSAGE_WRITE = range(3)
+
+# Responder row. va, key, left, total: of the message under way (receive buffer or RDMA WRITE).
+ROW_LAYOUT = [
+    ("alive", 1), ("epsn", 24), ("msn", 24), ("nak_sent", 1), ("message", 2), ("reads", READ_INDEX_WIDTH),
+    ("va", 64), ("key", 32), ("left", 32), ("total", 32), ("wr_id", 64), ("wqe_slot", 16)]
+
+CONNECTION_FIELDS = [
+    ("qpn", 24), ("pd", 16), ("pmtu", 3), ("recv_cq", QPI_WIDTH), ("rq_index", QPI_WIDTH), ("min_rnr_timer", 5),
+    ("max_dest_rd_atomic", 5)]
+
+
+# RequestCheck -------------------------------------------------------------------------------------
+
+class RequestCheck(LiteXModule):
+    """Six clocks from a packet to its verdict; the only writer of the responder rows.
+
+    Clock 1, 2: rows are read. 3: PSN, opcode sequence, access, lengths against the path MTU. 4: receive
+    WQE is taken, READ resources. 5: lengths against the message. 6: verdict, row written back. Everything
+    moves every clock: the entry admits only what the stages behind can take, and never two of one QP.
+
+    Parameters
+    ----------
+    n_qps : int
+    context_port : ContextPort
+        Connection rows.
+    take : TakePort
+        Head of the receive queues.
+
+    Endpoints
+    ---------
+    packet, packet_valid : packet_layout, in
+    stages : list of (valid, qpi), out
+    result, result_valid, result_park : out
+        The packet at clock 6, and whether it has to wait for its receive WQE.
+    verdict : verdict_layout, out
+        At clock 6; valid only.
+    key : mr_request_description(), out
+        Key check of the verdict with `check`; valid only.
+    reads_qpi, reads_done : out, in
+        READs of a QP that are fully answered, same clock.
+
+    Latency: 6 clocks, one packet a clock; packets of one QP at least 7 clocks apart.
+    Errors : rows 13, 21 to 33, 40, 43, 44.
+    """
+    def __init__(self, n_qps, context_port, take):
+        bits = log2_int(n_qps)
+        self.packet, self.packet_valid = Record(packet_layout()), Signal()
+        self.result, self.result_valid, self.result_park = Record(packet_layout()), Signal(), Signal()
+        self.verdict = stream.Endpoint(verdict_layout())
+        self.key     = stream.Endpoint(mr_request_description())
+        self.reads_qpi, self.reads_done = Signal(bits), Signal(READ_INDEX_WIDTH)
+        self.ready   = Signal()
+
+        # # #
+
+        packets = [Record(packet_layout(), name=f"p{n}") for n in range(1, 7)]
+        valids  = [Signal(name=f"v{n}") for n in range(1, 7)]
+        self.p, self.v = dict(enumerate(packets, 1)), dict(enumerate(valids, 1))
+        self.stages = [(v, p.qpi) for v, p in zip(valids, packets)]
+        self.sync += packets[0].eq(self.packet), valids[0].eq(self.packet_valid)
+        for n in range(1, 6):
+            self.sync += packets[n].eq(packets[n - 1]), valids[n].eq(valids[n - 1])
+
+        # Responder rows: address at clock 1, here at clock 3 ... 6.
+        rows = Memory(layout_len(ROW_LAYOUT), n_qps)
+        self.write_port, read = rows.get_port(write_capable=True), rows.get_port()
+        self.specials += rows, self.write_port, read
+        self.rows  = {n: Record(ROW_LAYOUT, name=f"row{n}") for n in range(3, 7)}
+        self.comb += read.adr.eq(self.p[1].qpi), context_port.adr.eq(self.p[1].qpi)
+        self.sync += self.rows[3].raw_bits().eq(read.dat_r)
+        self.conns = {n: Record(CONNECTION_FIELDS, name=f"conn{n}") for n in range(4, 7)}
+        self.flags = {n: Record([(name, 1) for name in OPCODE_FLAGS], name=f"flags{n}") for n in range(4, 7)}
+        for n in range(4, 7):
+            self.sync += self.rows[n].eq(self.rows[n - 1])
+        for n in range(5, 7):
+            self.sync += self.conns[n].eq(self.conns[n - 1]), self.flags[n].eq(self.flags[n - 1])
+        self.new = Record(ROW_LAYOUT)
+        walker   = Signal(bits + 1)
+        self.sync += If(~self.ready, walker.eq(walker + 1))
+        self.comb += [
+            self.ready.eq(walker[-1]),
+            self.write_port.adr.eq(Mux(self.ready, self.p[6].qpi, walker[:bits])),
+            self.write_port.we.eq(~self.ready | (self.v[6] & ~self.result_park)),
+            If(self.ready, self.write_port.dat_w.eq(self.new.raw_bits())),
+        ]
+        first = self._add_clock3(context_port.row, take)
+        wqe   = self._add_clock4(first, take)
+        judge = self._add_clock5(wqe, take)
+        self._add_clock6(judge)
+
+    def _add_clock3(self, conn, take):
+        """Sequence, opcode and access; lengths against the path MTU. Returns the results at clock 4."""
+        p, row = self.p[3], self.rows[3]
+        flags, statements = opcode_flags(p.opcode)
+        self.comb += statements
+        self.sync += self.flags[4].eq(flags)
+        self.sync += [getattr(self.conns[4], name).eq(getattr(conn, name)) for name, _ in CONNECTION_FIELDS]
+        self.comb += take.peek.eq(conn.rq_index), take.peeking.eq(self.v[3])
+
+        first = Record([(name, 1) for name in (
+            "packet", "row_state", "row_class", "row_uc", "equal", "duplicate", "sequence", "access",
+            "bad_pmtu", "bad_last", "bad_reth")])
+        distance, pmtu = Signal(24), Signal(13)
+        self.comb += [
+            distance.eq(p.psn - row.epsn),
+            pmtu.eq(128 << conn.pmtu),
+        ]
+        in_message = (flags.send & (row.message == MESSAGE_SEND)) | (flags.write & (row.message == MESSAGE_WRITE))
+        granted    = flags.send | (flags.write & conn.access[1]) | (flags.read & conn.access[2])
+        self.sync += [
+            first.packet.eq(p.pseudo == PSEUDO_NONE),
+            first.row_state.eq(~row.alive),
+            first.row_class.eq(conn.qp_type != QP_TYPE_RC),
+            first.row_uc.eq(conn.qp_type == QP_TYPE_UC),
+            first.equal.eq(distance == 0),
+            first.duplicate.eq(distance[23]),
+            first.sequence.eq(Mux(flags.starts, row.message == MESSAGE_NONE, in_message)),
+            first.access.eq(granted & ~flags.refused),
+            # FIRST, MIDDLE: exactly the path MTU. LAST: at least one byte. Pad fills up to four bytes.
+            first.bad_pmtu.eq(~flags.ends & ((p.length != pmtu) | (p.pad != 0))),
+            first.bad_last.eq(flags.ends & ((p.length > pmtu) | (~flags.starts & (p.length == 0))
+                | ((p.length[:2] + p.pad)[:2] != 0) | (flags.read & (p.length != 0)))),
+            first.bad_reth.eq(flags.reth & p.dma_length[31] & (p.dma_length[:31] != 0)),
+        ]
+        return first
+
+    def _add_clock4(self, first, take):
+        """Takes the receive WQE. Returns the results at clock 5."""
+        p, row, flags, conn = self.p[4], self.rows[4], self.flags[4], self.conns[4]
+        fits, pending = Signal(), Signal(READ_INDEX_WIDTH)
+        second = Record([(name, 1) for name in (
+            "packet", "row_state", "row_class", "row_uc", "duplicate", "ahead", "sequence", "access", "reads",
+            "candidate", "needs", "got", "park", "bad_pmtu", "bad_last", "bad_reth")]
+            + [("packets", 33), ("reads_done", READ_INDEX_WIDTH)])
+        needs, candidate = Signal(), Signal()
+        self.comb += [
+            candidate.eq(self.v[4] & first.packet & ~first.row_state & ~first.row_class & first.equal
+                & first.sequence & first.access),
+            needs.eq((flags.send & flags.starts) | (flags.write & flags.imm)),
+            take.index.eq(conn.rq_index),
+            take.qpi.eq(p.qpi),
+            take.take.eq(candidate & needs),
+            self.reads_qpi.eq(p.qpi),
+            pending.eq(row.reads - self.reads_done),
+        ]
+        copied = ("packet", "row_state", "row_class", "row_uc", "duplicate", "sequence", "access",
+                  "bad_pmtu", "bad_last", "bad_reth")
+        self.sync += [getattr(second, name).eq(getattr(first, name)) for name in copied]
+        self.sync += [
+            second.ahead.eq(~first.equal & ~first.duplicate),
+            second.reads.eq(flags.read & (pending >= conn.max_dest_rd_atomic)),
+            second.candidate.eq(candidate),
+            second.needs.eq(needs),
+            second.got.eq(take.got),
+            second.park.eq(take.park),
+            second.packets.eq(p.dma_length + (128 << conn.pmtu) - 1),
+            second.reads_done.eq(self.reads_done),
+        ]
+        return second
+
+    def _add_clock5(self, second, take):
+        """Lengths against the message. Returns the results at clock 6."""
+        p, row, flags, conn, wqe = self.p[5], self.rows[5], self.flags[5], self.conns[5], take.wqe
+        third = Record([(name, second_width) for name, second_width in second.layout if name != "packets"]
+            + [("packets", 24), ("va", 64), ("next_low", 33), ("key", 32), ("left", 32), ("total", 32),
+               ("over", 1), ("short", 1), ("bad_wqe", 1), ("wr_id", 64), ("wqe_slot", 16)])
+        left, va = Signal(32), Signal(64)
+        opens    = flags.send & flags.starts
+        wqe_left = Mux(wqe.num_sge == 0, 0, wqe.length)
+        self.comb += [
+            left.eq(Mux(flags.starts, Mux(flags.send, wqe_left, p.dma_length), row.left)),
+            va.eq(Mux(flags.starts, Mux(flags.send, wqe.va, p.va), row.va)),
+        ]
+        self.sync += [getattr(third, name).eq(getattr(second, name)) for name, _ in second.layout if name != "packets"]
+        self.sync += [
+            # A message of length 0 takes one PSN.
+            third.packets.eq(Mux(flags.read & (p.dma_length != 0), second.packets[7:] >> conn.pmtu, 1)),
+            third.va.eq(va),
+            third.next_low.eq(va[:32] + p.length),
+            third.key.eq(Mux(flags.starts, Mux(flags.send, wqe.lkey, p.rkey), row.key)),
+            third.left.eq(left - p.length),
+            third.over.eq(p.length > left),
+            third.short.eq(p.length != left),
+            third.total.eq(Mux(flags.send, Mux(flags.starts, 0, row.total) + p.length,
+                Mux(flags.starts, p.dma_length, row.total))),
+            third.bad_wqe.eq(wqe.err | (wqe.num_sge > 1)),
+            third.wr_id.eq(Mux(second.got, wqe.wr_id, row.wr_id)),
+            third.wqe_slot.eq(Mux(second.got, take.slot, row.wqe_slot)),
+        ]
+        return third
+
+    def _add_clock6(self, t):
+        """Verdict and new row."""
+        p, row_, flags, conn, new, verdict = self.p[6], self.rows[6], self.flags[6], self.conns[6], self.new, self.verdict
+        error, accept, fatal = Signal(6), Signal(), Signal()
+        syndrome_psn = Signal(24)
+        self.comb += [
+            If(~t.packet, error.eq(0)
+            ).Elif(t.row_state, error.eq(row("QP_STATE"))
+            ).Elif(t.row_class, error.eq(Mux(t.row_uc, row("UC_DROPPED"), row("UD_DROPPED")))
+            ).Elif(t.duplicate, error.eq(Mux(flags.refused, row("DUPLICATE_DROPPED"), row("PSN_DUPLICATE")))
+            ).Elif(t.ahead, error.eq(Mux(row_.nak_sent, row("PSN_SEQUENCE_AGAIN"), row("PSN_SEQUENCE")))
+            ).Elif(~t.sequence, error.eq(row("OPCODE_SEQUENCE"))
+            ).Elif(~t.access, error.eq(row("QP_ACCESS"))
+            ).Elif(t.reads, error.eq(row("READ_RESOURCES"))
+            ).Elif(t.needs & ~t.got, error.eq(row("RNR"))
+            ).Elif(t.needs & t.bad_wqe, error.eq(row("RECV_WQE"))
+            ).Elif(t.bad_pmtu, error.eq(row("LENGTH_PMTU"))
+            ).Elif(t.bad_last, error.eq(row("LENGTH_LAST"))
+            ).Elif(t.bad_reth, error.eq(row("LENGTH_RETH"))
+            ).Elif(flags.send & t.over, error.eq(row("LENGTH_RECV"))
+            ).Elif(flags.write & (t.over | (flags.ends & t.short)), error.eq(row("LENGTH_RESIDUE"))
+            ),
+            accept.eq(t.packet & (error == 0)),
+            fatal.eq(is_fatal(error)),
+            self.result.eq(p),
+            self.result_valid.eq(self.v[6]),
+            self.result_park.eq(t.park),
+        ]
+        self._add_row(t, accept, fatal, error)
+        holds  = t.got | (row_.message == MESSAGE_SEND)
+        asked  = Signal(32)
+        self.comb += [
+            # Verdict. `verdict.check` goes with a request at `key`.
+            verdict.valid.eq(self.v[6] & ~t.park),
+            [getattr(verdict, name).eq(getattr(p, name)) for name in (
+                "qpi", "opcode", "psn", "pseudo", "code", "has_slot", "slot", "offset", "length", "imm", "se",
+                "rkey", "dma_length")],
+            [getattr(verdict, name).eq(getattr(conn, name)) for name in ("qpn", "recv_cq", "rq_index", "pd", "pmtu")],
+            verdict.row.eq(error),
+            verdict.msn.eq(Mux(t.packet, new.msn, row_.msn)),
+            verdict.counted.eq(accept & flags.ends),
+            verdict.timer.eq(conn.min_rnr_timer),
+            verdict.check.eq(accept & (asked != 0)),
+            verdict.recv.eq(flags.send),
+            verdict.holds.eq(holds),
+            verdict.opens.eq(t.got),
+            verdict.closes.eq(accept & flags.ends & holds),
+            verdict.wr_id.eq(t.wr_id),
+            verdict.wqe_slot.eq(t.wqe_slot),
+            verdict.byte_len.eq(t.total),
+            verdict.with_imm.eq(flags.imm),
+            verdict.write.eq(flags.write),
+            verdict.va.eq(t.va),
+            verdict.last_psn.eq(p.psn + t.packets - 1),
+            verdict.index.eq(row_.reads),
+            # Answer: an accepted packet's own PSN, the last executed one for a duplicate, else the expected one.
+            verdict.ack_psn.eq(row_.epsn),
+            If(~t.packet,
+                verdict.ack_psn.eq(p.psn),
+            ).Elif(accept,
+                verdict.ack_psn.eq(p.psn),
+                If(flags.read, verdict.action.eq(ACTION_READ)).Elif(p.ackreq, verdict.action.eq(ACTION_ACK)),
+            ).Elif(error == row("PSN_DUPLICATE"),
+                verdict.ack_psn.eq(row_.epsn - 1),
+                If(flags.read, verdict.action.eq(ACTION_READ_AGAIN)).Else(verdict.action.eq(ACTION_ACK)),
+            ).Elif(fatal | (error == row("PSN_SEQUENCE")) | (error == row("RNR")),
+                verdict.action.eq(ACTION_NAK),
+            ),
+            # The range of a WRITE's FIRST is the whole message: it holds the packet's own.
+            asked.eq(Mux(flags.send | ~flags.starts, p.length, p.dma_length)),
+            self.key.valid.eq(verdict.valid & verdict.check),
+            self.key.key.eq(t.key),
+            self.key.va.eq(t.va),
+            self.key.length.eq(asked),
+            self.key.pd.eq(conn.pd),
+            self.key.access.eq(Mux(flags.send, ACCESS_LOCAL_WRITE, Mux(flags.write, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ))),
+        ]
+
+    def _add_row(self, t, accept, fatal, error):
+        """The row written back."""
+        p, old, flags, new = self.p[6], self.rows[6], self.flags[6], self.new
+        self.comb += [
+            new.eq(old),
+            If(accept,
+                new.epsn.eq(p.psn + t.packets),
+                new.msn.eq(old.msn + flags.ends),
+                new.nak_sent.eq(0),
+                new.message.eq(Mux(flags.ends, MESSAGE_NONE, Mux(flags.send, MESSAGE_SEND, MESSAGE_WRITE))),
+                new.reads.eq(old.reads + flags.read),
+                new.va.eq(Cat(t.next_low[:32], (t.va[32:] + t.next_low[32])[:32])),
+                new.key.eq(t.key),
+                new.left.eq(t.left),
+                new.total.eq(t.total),
+                new.wr_id.eq(t.wr_id),
+                new.wqe_slot.eq(t.wqe_slot),
+            ),
+            If((error == row("PSN_SEQUENCE")) | (error == row("RNR")), new.nak_sent.eq(1)),
+            If(fatal | (p.pseudo == PSEUDO_KILL), new.alive.eq(0), new.message.eq(MESSAGE_NONE)),
+            If(p.pseudo == PSEUDO_SILENT, new.alive.eq(0)),
+            If(p.pseudo == PSEUDO_CTL,
+                If(p.code == CTL_START,
+                    new.raw_bits().eq(0),
+                    new.alive.eq(1),
+                    new.epsn.eq(p.psn),
+                    new.reads.eq(t.reads_done),
+                ),
+                If((p.code == CTL_ERR) | (p.code == CTL_RESET),
+                    new.alive.eq(0),
+                    new.message.eq(MESSAGE_NONE),
+                ),
+            ),
+        ]

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Execution and answer stages of the responder: key result, placement, completion, reply.
+
+Ref: InfiniBand Architecture vol. 1 ch. 9.7.4.1.4 (R_Key), 9.7.5 (acknowledge after execution), 9.9.3.
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.common import (
+    CTL_ERR, CTL_RESET, CTL_START, QPI_WIDTH, cqe_description, event_description, mr_request_description,
+    mr_result_description, place_description, place_done_description, refusal_description)
+from roce_soc.errors import ERRORS
+from roce_soc.opcodes import ACK_UNLIMITED, SYNDROME_ACK, SYNDROME_RNR
+from roce_soc.queue.rq import RQ_CTL_FLUSH, RQ_CTL_RESET, rq_ctl_description
+from roce_soc.table import StateTable
+from roce_soc.transport.responder_layout import *
+from roce_soc.verbs import WC_FLAG_WITH_IMM, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_SUCCESS
+
+VERDICTS    = 32    # packets between check and placement.
+CHECK_ROOM  = 8     # places for what is in the check stage when it must stop.
+PLACEMENTS  = 64    # packets between placement and answer.
+
+
+# RequestExecute -----------------------------------------------------------------------------------
+
+class RequestExecute(LiteXModule):
+    """Joins verdicts with their key checks and hands each packet's payload to the placer.
+
+    A failed check kills the QP at once: what was admitted on trust behind it is discarded here.
+
+    Endpoints
+    ---------
+    verdict : verdict_layout, in; key : mr_request_description(), in
+        From the check stage, valid only; `room` says that all that is in it will be taken.
+    request, result : MR port
+    place : place_description(), out
+        One record for every verdict.
+    source : verdict_layout, out
+        The verdict with its final row, in place order.
+    """
+    def __init__(self, n_qps):
+        self.verdict = stream.Endpoint(verdict_layout())
+        self.key     = stream.Endpoint(mr_request_description())
+        self.room    = Signal()
+        self.request = stream.Endpoint(mr_request_description())
+        self.result  = stream.Endpoint(mr_result_description())
+        self.place   = stream.Endpoint(place_description())
+        self.source  = stream.Endpoint(verdict_layout())
+        self.ready   = Signal()
+
+        # # #
+
+        self.verdicts = verdicts = stream.SyncFIFO(verdict_layout(), VERDICTS)
+        self.keys     = keys     = stream.SyncFIFO(mr_request_description(), VERDICTS)
+        self.results  = results  = stream.SyncFIFO(mr_result_description(), VERDICTS)
+        self.placing  = placing  = stream.Buffer(place_description())
+        self.dead     = dead     = StateTable(1, n_qps)
+        v    = verdicts.source
+        killed, known, fire = Signal(), Signal(), Signal()
+        judged, final = Signal(6), Signal(6)
+        fatal = Signal()
+        packet, ctl, kill = v.pseudo == PSEUDO_NONE, v.pseudo == PSEUDO_CTL, v.pseudo == PSEUDO_KILL
+        outs = [f[0] for f in verdict_layout() if f[0] not in ("row",)]
+        self.comb += [
+            self.ready.eq(dead.ready),
+            self.verdict.connect(verdicts.sink),
+            self.key.connect(keys.sink),
+            keys.source.connect(self.request),
+            self.result.connect(results.sink),
+            self.room.eq(verdicts.level <= VERDICTS - CHECK_ROOM),
+            # Row: the check stage's, else the key's; everything behind a failure is discarded.
+            killed.eq(dead.read(v.qpi[:log2_int(n_qps)])),
+            judged.eq(v.row),
+            If((v.row == 0) & v.check & (results.source.row != 0),
+                judged.eq(Mux(v.recv, row("RECV_PROTECTION"), results.source.row))
+            ),
+            If(packet,
+                final.eq(Mux(killed, row("QP_STATE"), judged))
+            ).Elif(kill,
+                final.eq(v.code)
+            ),
+            fatal.eq(is_fatal(judged)),
+            known.eq(v.valid & (~v.check | results.source.valid)),
+            fire.eq(known & placing.sink.ready & self.source.ready),
+            v.ready.eq(fire),
+            results.source.ready.eq(fire & v.check),
+            dead.adr.eq(v.qpi),
+            dead.we.eq(fire & ((packet & fatal) | ~packet)),
+            dead.dat_w.eq(1),
+            If(ctl & (v.code != CTL_ERR) & (v.code != CTL_RESET), dead.dat_w.eq(killed & (v.code != CTL_START))),
+            # Payload.
+            placing.sink.valid.eq(known & self.source.ready),
+            [getattr(placing.sink, name).eq(getattr(v, name)) for name in ("qpi", "has_slot", "slot", "offset")],
+            placing.sink.target.eq(results.source.target),
+            placing.sink.addr.eq(results.source.addr),
+            placing.sink.length.eq(Mux(packet & (final == 0) & (v.action != ACTION_READ), v.length, 0)),
+            placing.source.connect(self.place, omit={"first", "last"}),
+            self.place.first.eq(1), self.place.last.eq(1),
+            # Onward.
+            self.source.valid.eq(known & placing.sink.ready),
+            [getattr(self.source, name).eq(getattr(v, name)) for name in outs],
+            self.source.row.eq(final),
+        ]
+
+
+# RequestAnswer ------------------------------------------------------------------------------------
+
+class RequestAnswer(LiteXModule):
+    """Everything that others see of a request, in order and after its data is in memory.
+
+    `closed` QPs have had their last answer: nothing leaves for them any more but the flush of receive
+    work requests that packets behind the failure had taken.
+
+    Endpoints
+    ---------
+    sink : verdict_layout, in; done : place_done_description(), in
+    cqe, event, refusal : out
+    reply : reply_description(), out
+    rq_ctl : rq_ctl_description(), out
+    silent : {qpi}, out
+        A placement failed: the QP has to stop.
+    """
+    def __init__(self, n_qps):
+        self.sink    = sink = stream.Endpoint(verdict_layout())
+        self.done    = done = stream.Endpoint(place_done_description())
+        self.cqe     = stream.Endpoint(cqe_description())
+        self.event   = stream.Endpoint(event_description())
+        self.refusal = stream.Endpoint(refusal_description())
+        self.reply   = stream.Endpoint(reply_description())
+        self.rq_ctl  = stream.Endpoint(rq_ctl_description())
+        self.silent  = stream.Endpoint([("qpi", QPI_WIDTH)])
+        self.ready   = Signal()
+
+        # # #
+
+        self.closed  = closed = StateTable(1, n_qps)
+        self.cqes    = cqes    = stream.SyncFIFO(cqe_description(), 8)
+        self.events  = events  = stream.SyncFIFO(event_description(), 8)
+        self.replies = replies = stream.SyncFIFO(reply_description(), 8)
+        self.rq_ctls = rq_ctls = stream.SyncFIFO(rq_ctl_description(), 2)
+        self.silents = silents = stream.SyncFIFO([("qpi", QPI_WIDTH)], 4)
+        fifos = (cqes, events, replies, rq_ctls, silents)
+        packet, ctl = sink.pseudo == PSEUDO_NONE, sink.pseudo == PSEUDO_CTL
+        stop   = Signal()
+        shut, fire, fault, fatal, failed, good = Signal(), Signal(), Signal(), Signal(), Signal(), Signal()
+        final  = Signal(6)
+        syndrome, status, event, statements = error_answer(final)
+        self.comb += statements
+        self.comb += [
+            self.ready.eq(closed.ready),
+            shut.eq(closed.read(sink.qpi[:log2_int(n_qps)])),
+            fire.eq(sink.valid & done.valid & Reduce("AND", [fifo.sink.ready for fifo in fifos])),
+            sink.ready.eq(fire), done.ready.eq(fire),
+            fault.eq(packet & (sink.row == 0) & (done.err != 0)),
+            final.eq(Mux(fault, row("MEMORY_FAULT"), sink.row)),
+            fatal.eq(is_fatal(final)),
+            failed.eq(fatal & ~shut),
+            good.eq(packet & ~shut & ~fault),
+            stop.eq(ctl & ((sink.code == CTL_ERR) | (sink.code == CTL_RESET))),
+            closed.adr.eq(sink.qpi),
+            closed.we.eq(fire & (failed | stop | (ctl & (sink.code == CTL_START)))),
+            closed.dat_w.eq(failed | stop),
+            silents.sink.valid.eq(fire & fault & ~shut),
+            silents.sink.qpi.eq(sink.qpi),
+            rq_ctls.sink.valid.eq(fire & stop),
+            rq_ctls.sink.op.eq(Mux(sink.code == CTL_RESET, RQ_CTL_RESET, RQ_CTL_FLUSH)),
+            rq_ctls.sink.index.eq(sink.rq_index),
+            rq_ctls.sink.qpn.eq(sink.qpn),
+            rq_ctls.sink.cqn.eq(sink.recv_cq),
+            events.sink.valid.eq(fire & failed),
+            events.sink.type.eq(event),
+            events.sink.queue.eq(sink.qpi),
+            events.sink.info.eq(final),
+        ]
+        self._add_cqe(sink, cqes.sink, fire, shut, failed, good, stop, final, status)
+        self._add_reply(sink, replies.sink, fire, shut, failed, good, ctl, final, syndrome)
+        for fifo, source in zip(fifos, (self.cqe, self.event, self.reply, self.rq_ctl, self.silent)):
+            self.comb += fifo.source.connect(source, omit={"first", "last"}), source.first.eq(1), source.last.eq(1)
+        self.comb += self.refusal.first.eq(1), self.refusal.last.eq(1)
+        self.sync += [
+            self.refusal.valid.eq(fire & ((packet & ((final != 0) | shut)) | ((sink.pseudo == PSEUDO_KILL) & failed))),
+            self.refusal.row.eq(Mux(shut & packet, row("QP_STATE"), final)),
+            self.refusal.qpn.eq(sink.qpn),
+            self.refusal.psn.eq(sink.psn),
+            self.refusal.opcode.eq(sink.opcode),
+            self.refusal.info.eq(sink.length),
+        ]
+
+    def _add_cqe(self, sink, cqe, fire, shut, failed, good, stop, final, status):
+        """Success, the failed receive, or the flush of what was taken behind a failure."""
+        success, flushed = Signal(), Signal()
+        self.comb += [
+            success.eq(good & sink.closes & (final == 0)),
+            flushed.eq((sink.opens & (shut | (final == row("QP_STATE")))) | (stop & ~shut & sink.holds & (sink.code == CTL_ERR))),
+            cqe.valid.eq(fire & (success | flushed | (failed & sink.holds))),
+            cqe.cqn.eq(sink.recv_cq),
+            cqe.wr_id.eq(sink.wr_id),
+            cqe.qpn.eq(sink.qpn),
+            cqe.slot.eq(sink.wqe_slot),
+            cqe.opcode.eq(Mux(sink.write, WC_RECV_RDMA_WITH_IMM, WC_RECV)),
+            If(success,
+                cqe.status.eq(WC_SUCCESS),
+                cqe.byte_len.eq(sink.byte_len),
+                cqe.solicited.eq(sink.se),
+                If(sink.with_imm, cqe.imm.eq(sink.imm), cqe.flags.eq(WC_FLAG_WITH_IMM)),
+            ).Elif(flushed,
+                cqe.status.eq(ERRORS["FLUSH"].local_status),
+                cqe.vendor_err.eq(row("FLUSH")),
+                cqe.solicited.eq(1),
+            ).Else(
+                cqe.status.eq(status),
+                cqe.vendor_err.eq(final),
+                cqe.solicited.eq(1),
+            ),
+        ]
+
+    def _add_reply(self, sink, reply, fire, shut, failed, good, ctl, final, syndrome):
+        """ACK, NAK, READ or control to the reply scheduler."""
+        answers = Signal()
+        self.comb += [
+            # A row that drops the packet has no action; the action of one killed on the way is void.
+            answers.eq(good & (sink.action != ACTION_NONE) & (final != row("QP_STATE"))),
+            reply.valid.eq(fire & (answers | failed | ctl)),
+            [getattr(reply, name).eq(getattr(sink, name)) for name in (
+                "qpi", "code", "last_psn", "va", "rkey", "index", "pd", "pmtu")],
+            # A message that failed on the way does not count.
+            reply.msn.eq(sink.msn - (failed & sink.counted)),
+            reply.length.eq(sink.dma_length),
+            reply.psn.eq(sink.ack_psn),
+            reply.syndrome.eq(SYNDROME_ACK | ACK_UNLIMITED),
+            If(ctl,
+                reply.kind.eq(REPLY_CTL),
+            ).Elif(failed,
+                reply.kind.eq(REPLY_NAK),
+                reply.syndrome.eq(syndrome),
+                # What failed on the way had an answer of its own; a kill names its PSN.
+                reply.psn.eq(sink.psn),
+            ).Else(
+                Case(sink.action, {
+                    ACTION_ACK:        [reply.kind.eq(REPLY_ACK)],
+                    ACTION_NAK:        [reply.kind.eq(REPLY_NAK), reply.syndrome.eq(syndrome)],
+                    ACTION_READ:       [reply.kind.eq(REPLY_READ), reply.psn.eq(sink.psn)],
+                    ACTION_READ_AGAIN: [reply.kind.eq(REPLY_READ_AGAIN), reply.psn.eq(sink.psn),
+                                        reply.va.eq(sink.va)],
+                    "default":         [],
+                }),
+                If(final == row("RNR"), reply.syndrome.eq(SYNDROME_RNR | sink.timer)),
+            ),
+        ]

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Layouts of the responder's stages, and its tables in hardware: opcode classes, error rows.
+
+Ref: InfiniBand Architecture vol. 1 ch. 9.2 (opcodes), 9.9 (error classes).
+"""
+from migen import *
+
+from litex.soc.interconnect.stream import EndpointDescription
+
+from roce_soc import abi
+from roce_soc.common import QPI_WIDTH, rx_packet_description
+from roce_soc.errors import BY_INDEX, ERRORS
+from roce_soc.opcodes import OPCODES
+
+READ_INDEX_WIDTH = 5     # READ counters: modulo 32, at most 16 apart.
+
+# What passes the check stage: packets and pseudo-packets.
+PSEUDO_NONE, PSEUDO_CTL, PSEUDO_KILL, PSEUDO_SILENT = range(4)
+
+# What the responder owes the peer for a packet.
+ACTION_NONE, ACTION_ACK, ACTION_NAK, ACTION_READ, ACTION_READ_AGAIN = range(5)
+
+# Kinds of reply records.
+REPLY_ACK, REPLY_NAK, REPLY_READ, REPLY_READ_AGAIN, REPLY_CTL = range(5)
+
+_PACKET_FIELDS = ("qpi", "qpn", "opcode", "psn", "se", "ackreq", "pad", "length", "has_slot", "slot", "offset",
+                  "va", "rkey", "dma_length", "imm")
+
+def packet_layout():
+    """Fields of a received packet that the responder keeps, and where it comes from.
+
+    `code`: CTL_* of a ctl pseudo-packet, error row of a kill. `parked`: comes from parking place `park`.
+    """
+    fields = {f[0]: f for f in rx_packet_description().payload_layout}
+    return [fields[name][:2] for name in _PACKET_FIELDS] + [("pseudo", 2), ("code", 6), ("parked", 1), ("park", 6)]
+
+def verdict_layout():
+    """A checked packet on its way through key check, placement and answer, in arrival order."""
+    return [
+        ("qpi", QPI_WIDTH), ("qpn", 24), ("opcode", 8), ("psn", 24),
+        ("pseudo", 2), ("code", 6), ("row", 6),
+        # Answer. `counted`: msn includes this packet's own message.
+        ("action", 3), ("ack_psn", 24), ("msn", 24), ("counted", 1), ("timer", 5),
+        # Payload.
+        ("has_slot", 1), ("slot", 10), ("offset", 6), ("length", 13),
+        # Key check: `check` says that one was asked for; `recv` that it is for a receive's own buffer.
+        ("check", 1), ("recv", 1),
+        # Receive work request: `holds` one, which this packet took (`opens`) or completes (`closes`).
+        ("holds", 1), ("opens", 1), ("closes", 1), ("wr_id", 64), ("wqe_slot", 16),
+        ("byte_len", 32), ("imm", 32), ("with_imm", 1), ("write", 1), ("se", 1),
+        ("recv_cq", QPI_WIDTH), ("rq_index", QPI_WIDTH),
+        # READ.
+        ("last_psn", 24), ("va", 64), ("rkey", 32), ("dma_length", 32), ("index", READ_INDEX_WIDTH),
+        ("pd", 16), ("pmtu", 3)]
+
+def kill_description():
+    """A QP to be killed: NAK with the row's syndrome at `psn`, unless it has failed before."""
+    return EndpointDescription([("qpi", QPI_WIDTH), ("psn", 24), ("row", 6)])
+
+def reply_description():
+    """What the responder owes a peer, in the order in which its requests were executed.
+
+    ACK and NAK: psn, syndrome, msn. READ: replies psn ... last_psn from va, rkey, length, saved as entry
+    `index` of the QP's ring. READ_AGAIN: a duplicate, to be looked up. CTL: code is CTL_*.
+    """
+    return EndpointDescription([
+        ("kind", 3), ("qpi", QPI_WIDTH), ("code", 6), ("psn", 24), ("last_psn", 24), ("msn", 24), ("syndrome", 8),
+        ("va", 64), ("rkey", 32), ("length", 32), ("index", READ_INDEX_WIDTH), ("pd", 16), ("pmtu", 3)])
+
+# Opcodes ------------------------------------------------------------------------------------------
+
+OPCODE_FLAGS = ("send", "write", "read", "starts", "ends", "imm", "reth", "refused", "only")
+
+def _flags(o):
+    return {
+        "send":    o.kind == "SEND",
+        "write":   o.kind == "WRITE",
+        "read":    o.kind == "READ_REQUEST",
+        "starts":  o.starts,
+        "ends":    o.ends,
+        "imm":     o.has_imm,
+        "reth":    "RETH" in o.headers,
+        # Operations that this build does not execute.
+        "refused": o.has_inv or o.kind not in ("SEND", "WRITE", "READ_REQUEST"),
+        "only":    o.starts and o.ends,
+    }
+
+def opcode_flags(opcode):
+    """(Record of OPCODE_FLAGS, statements): the class of an RC opcode; unknown ones are refused."""
+    record = Record([(name, 1) for name in OPCODE_FLAGS])
+    cases  = {"default": [record.refused.eq(1), record.starts.eq(1), record.ends.eq(1), record.only.eq(1)]}
+    for o in OPCODES.values():
+        if o.transport == "RC" and o.is_request:
+            cases[o.value & 31] = [getattr(record, name).eq(int(on)) for name, on in _flags(o).items()]
+    return record, [Case(opcode[:5], cases)]
+
+# Error rows ---------------------------------------------------------------------------------------
+
+def row(name):
+    """Number of an error row."""
+    return ERRORS[name].index
+
+def is_fatal(index):
+    """Expression: the row puts the QP into ERR."""
+    rows = [r.index for r in BY_INDEX.values() if r.qp_effect == "ERR"]
+    return sum_or(index == n for n in rows)
+
+def sum_or(terms):
+    """Balanced OR of expressions."""
+    terms = list(terms)
+    while len(terms) > 1:
+        terms = [terms[n] | terms[n + 1] if n + 1 < len(terms) else terms[n] for n in range(0, len(terms), 2)]
+    return terms[0]
+
+def error_answer(index):
+    """(syndrome, status, event, statements): what row `index` means for the peer, the receive and the driver."""
+    syndrome, status, event = Signal(8), Signal(8), Signal(8)
+    cases = {"default": [event.eq(abi.EVENT_QP_FATAL)]}
+    for r in BY_INDEX.values():
+        if r.stage == "RESPONDER":
+            kind = {"PSN": abi.EVENT_QP_FATAL, "MR": abi.EVENT_QP_ACCESS_ERR}.get(r.name.split("_")[0], abi.EVENT_QP_REQ_ERR)
+            if r.name in ("RECV_PROTECTION", "RECV_WQE", "MEMORY_FAULT"):
+                kind = abi.EVENT_QP_FATAL
+            cases[r.index] = [syndrome.eq(r.syndrome or 0), status.eq(r.local_status or 0), event.eq(kind)]
+    return syndrome, status, event, [Case(index, cases)]

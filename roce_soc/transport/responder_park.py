@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Entry of the responder: one packet of a QP in the check stage at a time, parking, control.
+
+Ref: InfiniBand Architecture vol. 1 ch. 9.7.4 (requests of a QP execute in PSN order).
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.common import CTL_ERR, CTL_RESET, QPI_WIDTH, ctl_description, rx_packet_description
+from roce_soc.table import StateTable
+from roce_soc.transport.responder_layout import (
+    PSEUDO_CTL, PSEUDO_KILL, PSEUDO_NONE, PSEUDO_SILENT, kill_description, packet_layout, sum_or)
+
+PARK_DEPTH   = 64    # parked packets of all QPs.
+PARK_RESERVE = 8     # places kept for packets that are in the check stage already.
+
+
+# RequestEntry -------------------------------------------------------------------------------------
+
+class RequestEntry(LiteXModule):
+    """Lets packets into the check stage and keeps those that must wait for a receive WQE.
+
+    A packet whose receive WQE is posted but not on chip is parked; later packets of its QP queue up
+    behind it, every other QP flows. The head of a QP's list stays there while it is tried again and
+    leaves when it was executed.
+
+    Parameters
+    ----------
+    n_qps : int
+
+    Endpoints
+    ---------
+    sink : rx_packet_description(), in
+    ctl : ctl_description(), in
+        Taken (ready) when `ctl_done` says that it has taken effect everywhere. ERR and RESET first stop
+        the QP and empty its parking list, then go in themselves.
+    kill : kill_description(), in
+        QP whose READ reply failed.
+    silent : {qpi}, in
+        QP that has answered its failure already and only has to stop.
+    wake : {qpi}, in
+    room : in
+        The stages behind can take what is admitted now.
+    stages : list of (valid, qpi), in
+        What is in the check stage; the QP of a candidate must not be there.
+    out : Record of packet_layout with out_valid
+        What enters this clock.
+    result_valid, result_park, result : in
+        What leaves the check stage this clock and whether it must be parked.
+
+    Latency: none for a packet that need not wait. One packet a clock.
+    Errors : no parking place: new packets wait until one is free; parked ones go on.
+    """
+    def __init__(self, n_qps):
+        self.sink   = stream.Endpoint(rx_packet_description())
+        self.ctl    = stream.Endpoint(ctl_description())
+        self.ctl_done = Signal()
+        self.kill   = stream.Endpoint(kill_description())
+        self.silent = stream.Endpoint([("qpi", QPI_WIDTH)])
+        self.wake   = stream.Endpoint([("qpi", QPI_WIDTH)])
+        self.room   = Signal()
+        self.out, self.out_valid = Record(packet_layout()), Signal()
+        self.result, self.result_valid, self.result_park = Record(packet_layout()), Signal(), Signal()
+        self.ready  = Signal()
+        self.parked = Signal(max=PARK_DEPTH + 1)      # for monitoring: 0 when idle.
+
+        # # #
+
+        self.n_qps, self.bits = n_qps, log2_int(n_qps)
+        slot_bits   = log2_int(PARK_DEPTH)
+        self.lists  = StateTable([("parked", 1), ("head", slot_bits), ("tail", slot_bits)], n_qps)
+        self.links  = StateTable(slot_bits, PARK_DEPTH)
+        self.free   = stream.SyncFIFO([("slot", slot_bits)], PARK_DEPTH, buffered=True)
+        self.tokens = stream.SyncFIFO([("qpi", QPI_WIDTH)], 2*PARK_DEPTH, buffered=True)
+        storage     = Memory(len(self.out.raw_bits()), PARK_DEPTH)
+        self.store, self.load = storage.get_port(write_capable=True), storage.get_port()
+        self.specials += storage, self.store, self.load
+        self.walker = Signal(max=PARK_DEPTH + 1)
+        self.comb += self.ready.eq(self.lists.ready & self.links.ready & (self.walker == PARK_DEPTH))
+        self.sync += If(self.walker != PARK_DEPTH, self.walker.eq(self.walker + 1))
+
+    def connect_stages(self, stages):
+        """Builds the entry on the check stage's (valid, qpi) pairs."""
+        self.stages = stages
+        event, draining = self._add_results()
+        self._add_injection()
+        self._add_admission(event, draining)
+
+    def busy(self, qpi):
+        """Expression: a packet of `qpi` is in the check stage."""
+        return sum_or(valid & (other == qpi) for valid, other in self.stages)
+
+    def _add_results(self):
+        """What leaves the check stage: new heads are parked, executed heads leave their list."""
+        result, lists, bits = self.result, self.lists, self.bits
+        park, leave = Signal(), Signal()
+        entry = lists.read(result.qpi[:bits])
+        drain = stream.Endpoint([("qpi", QPI_WIDTH)])
+        more  = Signal()
+        self.park_now, self.leave_now, self.leave_entry = park, leave, entry
+        self.comb += [
+            park.eq(self.result_valid & self.result_park & ~result.parked),
+            leave.eq(self.result_valid & ~self.result_park & result.parked),
+            more.eq(leave & (entry.head != entry.tail)),
+            # A QP with packets left gets another turn; wake-ups and drains come after it.
+            self.tokens.sink.valid.eq(more | self.wake.valid | drain.valid),
+            self.tokens.sink.qpi.eq(Mux(more, result.qpi, Mux(self.wake.valid, self.wake.qpi, drain.qpi))),
+            self.wake.ready.eq(~more & self.tokens.sink.ready),
+            drain.ready.eq(~more & ~self.wake.valid & self.tokens.sink.ready),
+            # Places.
+            self.free.sink.valid.eq((self.walker != PARK_DEPTH) | leave),
+            self.free.sink.slot.eq(Mux(self.walker != PARK_DEPTH, self.walker, result.park)),
+        ]
+        return park | leave, drain
+
+    def _add_injection(self):
+        """The head of the list of the token's QP is read and offered to the check stage."""
+        qpi   = self.tokens.source.qpi
+        entry = self.lists.read(qpi[:self.bits])
+        slot  = Signal(log2_int(PARK_DEPTH))
+        state = Signal(2)
+        self.inject, self.inject_valid, self.inject_taken = Record(packet_layout()), Signal(), Signal()
+        held  = Signal(QPI_WIDTH)
+        self.comb += [
+            self.tokens.source.ready.eq((state == 0) & ~self.busy(qpi)),
+            self.load.adr.eq(slot),
+            self.inject.raw_bits().eq(self.load.dat_r),
+            self.inject.parked.eq(1),
+            self.inject.park.eq(slot),
+            self.inject_valid.eq(state == 2),
+        ]
+        self.sync += [
+            If((state == 0) & self.tokens.source.valid & self.tokens.source.ready & entry.parked,
+                slot.eq(entry.head),
+                held.eq(qpi),
+                state.eq(1),
+            ),
+            If(state == 1, state.eq(2)),
+            If(self.inject_taken, state.eq(0)),
+        ]
+
+    def _add_admission(self, event, drain):
+        """Parked heads before kills before control before new packets."""
+        bits, out, sink, ctl, lists = self.bits, self.out, self.sink, self.ctl, self.lists
+        fresh, pseudo = Record(packet_layout()), Record(packet_layout())
+        entry = lists.read(sink.qpi[:bits])
+        places = Signal()
+        fresh_go, append, pseudo_valid, pseudo_go = Signal(), Signal(), Signal(), Signal()
+        names = [f[0] for f in rx_packet_description().payload_layout if hasattr(fresh, f[0])]
+        self.comb += [getattr(fresh, name).eq(getattr(sink, name)) for name in names]
+        self.comb += [
+            places.eq(self.free.level > PARK_RESERVE),
+            fresh_go.eq(sink.valid & self.ready & places & ~entry.parked & self.room & ~self.inject_valid & ~pseudo_go
+                & ~self.busy(sink.qpi)),
+            append.eq(sink.valid & self.ready & places & entry.parked & ~event),
+            sink.ready.eq(fresh_go | append),
+            pseudo_go.eq(pseudo_valid & self.ready & self.room & ~self.inject_valid & ~self.busy(pseudo.qpi)),
+            self.inject_taken.eq(self.inject_valid & self.room & ~self.busy(self.inject.qpi)),
+            self.out_valid.eq(self.inject_taken | pseudo_go | fresh_go),
+            If(self.inject_valid,
+                out.eq(self.inject),
+            ).Elif(pseudo_go,
+                out.eq(pseudo),
+            ).Else(
+                out.eq(fresh),
+            ),
+            self.parked.eq(Mux(self.walker == PARK_DEPTH, PARK_DEPTH - self.free.level, 0)),
+        ]
+        # One write port each: a result's clock is not used to append.
+        result = self.result
+        self.comb += [
+            self.free.source.ready.eq(append | self.park_now),
+            self.store.we.eq(append | self.park_now),
+            self.store.adr.eq(self.free.source.slot),
+            self.store.dat_w.eq(Mux(self.park_now, result.raw_bits(), fresh.raw_bits())),
+            self.links.we.eq(append), self.links.adr.eq(entry.tail), self.links.dat_w.eq(self.free.source.slot),
+            lists.we.eq(append | event),
+            lists.adr.eq(Mux(event, result.qpi[:bits], sink.qpi[:bits])),
+            lists.dat_w.parked.eq(1),
+            lists.dat_w.tail.eq(self.free.source.slot),
+            If(self.park_now,
+                lists.dat_w.head.eq(self.free.source.slot),
+            ).Elif(self.leave_now,
+                lists.dat_w.parked.eq(self.leave_entry.head != self.leave_entry.tail),
+                lists.dat_w.head.eq(self.links.read(self.leave_entry.head)),
+                lists.dat_w.tail.eq(self.leave_entry.tail),
+            ).Else(
+                lists.dat_w.head.eq(entry.head),
+            ),
+        ]
+        self._add_control(pseudo, pseudo_valid, pseudo_go, drain)
+
+    def _add_control(self, pseudo, pseudo_valid, pseudo_go, drain):
+        """Pseudo-packets: kills from two sides, and the control sequence."""
+        ctl, kill, silent = self.ctl, self.kill, self.silent
+        waiting = Signal()
+        entry   = self.lists.read(ctl.qpi[:self.bits])
+        ctl_valid, ctl_stop, ctl_go = Signal(), Signal(), Signal()
+        self.comb += [
+            pseudo_valid.eq(kill.valid | silent.valid | ctl_valid),
+            If(silent.valid,
+                pseudo.qpi.eq(silent.qpi), pseudo.pseudo.eq(PSEUDO_SILENT), silent.ready.eq(pseudo_go),
+            ).Elif(kill.valid,
+                pseudo.qpi.eq(kill.qpi), pseudo.psn.eq(kill.psn), pseudo.code.eq(kill.row),
+                pseudo.pseudo.eq(PSEUDO_KILL), kill.ready.eq(pseudo_go),
+            ).Else(
+                pseudo.qpi.eq(ctl.qpi), pseudo.psn.eq(ctl.psn), pseudo.code.eq(ctl.op),
+                pseudo.pseudo.eq(Mux(ctl_stop, PSEUDO_SILENT, PSEUDO_CTL)),
+                ctl_go.eq(pseudo_go & ctl_valid),
+            ),
+            drain.qpi.eq(ctl.qpi),
+        ]
+        self.fsm = fsm = FSM(reset_state="IDLE")
+        fsm.act("IDLE",
+            If(ctl.valid,
+                If((ctl.op == CTL_ERR) | (ctl.op == CTL_RESET), NextState("STOP")).Else(NextState("ENTER"))
+            )
+        )
+        fsm.act("STOP",
+            ctl_valid.eq(1), ctl_stop.eq(1),
+            If(ctl_go, NextState("DRAIN"))
+        )
+        # The QP is dead: its parked packets pass and are dropped.
+        fsm.act("DRAIN",
+            drain.valid.eq(1),
+            If(drain.ready, NextState("EMPTY"))
+        )
+        fsm.act("EMPTY",
+            If(~entry.parked & ~self.busy(ctl.qpi), NextState("ENTER"))
+        )
+        fsm.act("ENTER",
+            ctl_valid.eq(1),
+            If(ctl_go, NextState("WAIT"))
+        )
+        fsm.act("WAIT",
+            If(self.ctl_done, ctl.ready.eq(1), NextState("IDLE"))
+        )
