@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Payload placement: moves packet payloads from the packet buffer to memory, rotated once.
+
+Not supported: page tables (a packet's bytes are contiguous), several targets in parallel.
+"""
+from migen import *
+from migen.genlib.roundrobin import RoundRobin, SP_CE
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.common import (
+    DATA_BYTES, DATA_WIDTH, PAGE_BYTES, QPI_WIDTH, TARGET_WIDTH, memory_command_description,
+    place_description, place_done_description)
+from roce_soc.memory.port import MemoryWritePort
+
+RECORDS = 64      # place records that may wait for their acknowledges.
+PAGE_BEATS = PAGE_BYTES//DATA_BYTES
+
+
+class PlacerPort:
+    """Client port: `sink` (place_description), `done` (place_done_description)."""
+    def __init__(self):
+        self.sink = stream.Endpoint(place_description())
+        self.done = stream.Endpoint(place_done_description())
+
+
+# ByteRotator --------------------------------------------------------------------------------------
+
+def rotate(data, amount, bits):
+    """`data` rotated towards higher lanes by `amount` (1 or 2 bits of a byte count) times 2^bits bytes, as a list of choices."""
+    n = len(data)
+    out = []
+    for value in range(1 << len(amount)):
+        shift = 8*(value << bits) % n
+        out.append(Cat(data[n - shift:], data[:n - shift]) if shift else data)
+    return out
+
+
+# PayloadPlacer ------------------------------------------------------------------------------------
+
+class PayloadPlacer(LiteXModule):
+    """Takes place records of its clients in turn, one order for all, and answers each client in its order.
+
+    ::
+        clients ─► issue ─► buffer.fetch
+                     ├────► jobs ──► rotate ─► merge ─► wdata          buffer.data ─► rotate
+                     │                 └─► wcmd (one per 4 KiB page)
+                     └────► order ─► done  ◄── wack
+
+    A record without payload passes the order as well: its done comes after all earlier ones.
+
+    Endpoints
+    ---------
+    get_port() : PlacerPort
+    fetch, data : packet buffer's fetch sink and data source
+    port : MemoryWritePort, out
+
+    Latency: record to fetch 1 clock, first stored beat to wdata 4 clocks; max(beats stored, lines written)
+    clocks a packet, no gap between packets.
+    Errors : done.err is the first error of the packet's acknowledges.
+    """
+    def __init__(self, dw=DATA_WIDTH):
+        self.clients = []
+        self.fetch   = stream.Endpoint([("slot", 10), ("discard", 1)])
+        self.data    = stream.Endpoint([("data", dw)])
+        self.port    = MemoryWritePort(dw)
+        self.quiet   = Signal()     # no record under way.
+        self.dw      = dw
+
+    def get_port(self):
+        """A new client."""
+        port = PlacerPort()
+        self.clients.append(port)
+        return port
+
+    def do_finalize(self):
+        dw, n = self.dw, max(1, len(self.clients))
+
+        # Issue: one record a clock when everybody has room.
+        self.rr    = rr = RoundRobin(n, SP_CE)
+        job_layout = [("offset", 6), ("length", 13), ("target", TARGET_WIDTH), ("addr", 64), ("qpi", QPI_WIDTH)]
+        self.jobs  = jobs  = stream.SyncFIFO(job_layout, RECORDS)
+        self.order = order = stream.SyncFIFO([("client", bits_for(n - 1)), ("commands", 2)], RECORDS)
+        record     = Record(place_description().payload_layout)
+        offered, able, taken = Signal(), Signal(), Signal()
+        crosses    = Signal()
+        self.comb += [
+            rr.request.eq(Cat(*[c.sink.valid for c in self.clients])),
+            [If(rr.grant == i,
+                offered.eq(c.sink.valid),
+                [getattr(record, name).eq(getattr(c.sink, name)) for name, _ in record.layout],
+                c.sink.ready.eq(able & (self.fetch.ready | ~record.has_slot)),
+            ) for i, c in enumerate(self.clients)],
+            able.eq(jobs.sink.ready & order.sink.ready),
+            self.fetch.valid.eq(offered & able & record.has_slot),
+            self.fetch.slot.eq(record.slot),
+            self.fetch.discard.eq(record.length == 0),
+            taken.eq(offered & able & (self.fetch.ready | ~record.has_slot)),
+            rr.ce.eq(taken | ~offered),
+            crosses.eq((record.addr[:12] + record.length) > PAGE_BYTES),
+            jobs.sink.valid.eq(taken & (record.length != 0)),
+            [getattr(jobs.sink, name).eq(getattr(record, name)) for name, _ in job_layout],
+            order.sink.valid.eq(taken),
+            order.sink.client.eq(rr.grant),
+            order.sink.commands.eq(Mux(record.length == 0, 0, 1 + crosses)),
+        ]
+        self._do_data(jobs, dw)
+        self._do_acknowledge(order)
+        self.comb += self.quiet.eq(~order.source.valid & ~offered)
+
+    def _do_data(self, jobs, dw):
+        """Rotates stored beats to the lanes of memory and merges neighbours; commands go ahead by two clocks."""
+        job    = jobs.source
+        self.commands = commands = stream.SyncFIFO(memory_command_description(), 4)
+        wdata  = self.port.wdata
+        move   = Signal()
+        self.comb += [
+            move.eq(~wdata.valid | wdata.ready),
+            commands.source.connect(self.port.wcmd),
+        ]
+
+        # Stage 0: one input beat, or the flush step behind the last one.
+        lane, turn  = Signal(6), Signal(6)          # first lane in memory, rotation.
+        lines       = Signal(7)                     # lines written by the packet.
+        line        = Signal(7)                     # number of the line this step completes.
+        began, flush = Signal(), Signal()
+        early       = Signal()                      # the first beat completes a line by itself.
+        step, emit, first_line, last_line, last_step = (Signal() for _ in range(5))
+        page_line, page_first, page_last = Signal(6), Signal(), Signal()
+        tag = Signal(8)
+        self.comb += [
+            lane.eq(job.addr[:6]),
+            turn.eq(lane - job.offset),
+            lines.eq((lane + job.length + DATA_BYTES - 1) >> 6),
+            early.eq(lane >= job.offset),
+            step.eq(move & job.valid & (flush | self.data.valid) & (commands.sink.ready | ~page_first | ~emit)),
+            emit.eq(began | early),
+            first_line.eq(line == 0),
+            last_line.eq(emit & (line == lines - 1)),
+            # Behind the last stored beat, lines may be left: one flush step.
+            last_step.eq((flush | self.data.last) & (~emit | last_line)),
+            self.data.ready.eq(step & ~flush),
+            job.ready.eq(step & (flush | self.data.last) & last_line),
+            page_line.eq(job.addr[6:12] + line),
+            page_first.eq(first_line | (page_line == 0)),
+            page_last.eq(last_line | (page_line == PAGE_BEATS - 1)),
+            commands.sink.valid.eq(step & emit & page_first),
+            commands.sink.first.eq(1),
+            commands.sink.last.eq(1),
+            commands.sink.target.eq(job.target),
+            commands.sink.qpi.eq(job.qpi),
+            commands.sink.tag.eq(tag),
+            If(first_line,
+                commands.sink.addr.eq(job.addr),
+                commands.sink.length.eq(Mux((job.addr[:12] + job.length) > PAGE_BYTES, PAGE_BYTES - job.addr[:12], job.length)),
+            ).Else(
+                commands.sink.addr.eq(Cat(C(0, 12), job.addr[12:] + 1)),
+                commands.sink.length.eq(job.addr[:12] + job.length - PAGE_BYTES),
+            ),
+        ]
+        self.sync += If(step,
+            If(emit, line.eq(line + 1)),
+            began.eq(1),
+            If(self.data.last & ~flush & ~(emit & last_line), flush.eq(1)),
+            If(job.ready, began.eq(0), flush.eq(0), line.eq(0)),
+            If(commands.sink.valid, tag.eq(tag + 1)),
+        )
+
+        # Stages 1 and 2: rotation by four-to-one choices; stage 3: merge with the beat before.
+        control = [("valid", 1), ("emit", 1), ("first", 1), ("last", 1), ("page_last", 1), ("page_first", 1), ("turn", 6), ("lane", 6), ("end", 6)]
+        c1, c2  = Record(control), Record(control)
+        d1, d2, d0 = Signal(dw), Signal(dw), Signal(dw)
+        previous   = Signal(dw)
+        coarse     = Signal(dw)
+        self.comb += [
+            d0.eq(self.data.data),
+            Case(turn[4:6], {i: coarse.eq(choice) for i, choice in enumerate(rotate(d0, turn[4:6], 4))}),
+        ]
+        end = Signal(6)
+        self.comb += end.eq(lane + job.length[:6])
+        self.sync += If(move,
+            c1.valid.eq(step), c1.emit.eq(emit), c1.first.eq(first_line), c1.last.eq(last_line),
+            c1.page_first.eq(page_first), c1.page_last.eq(page_last), c1.turn.eq(turn), c1.lane.eq(lane), c1.end.eq(end),
+            Case(turn[2:4], {i: d1.eq(choice) for i, choice in enumerate(rotate(coarse, turn[2:4], 2))}),
+            c2.eq(c1),
+            Case(c1.turn[:2], {i: d2.eq(choice) for i, choice in enumerate(rotate(d1, c1.turn[:2], 0))}),
+            If(c2.valid, previous.eq(d2)),
+        )
+        merged, be = Signal(dw), Signal(DATA_BYTES)
+        for i in range(DATA_BYTES):
+            self.comb += [
+                merged[8*i:8*(i + 1)].eq(Mux(c2.turn > i, previous[8*i:8*(i + 1)], d2[8*i:8*(i + 1)])),
+                be[i].eq(~(c2.first & (c2.lane > i)) & ~(c2.last & (c2.end != 0) & (c2.end <= i))),
+            ]
+        self.sync += If(move,
+            wdata.valid.eq(c2.valid & c2.emit),
+            wdata.data.eq(merged),
+            wdata.be.eq(be),
+            wdata.first.eq(c2.page_first),
+            wdata.last.eq(c2.page_last),
+        )
+
+    def _do_acknowledge(self, order):
+        """Counts acknowledges into the packet at the head of the order."""
+        self.acks = acks = stream.SyncFIFO([("err", 2)], 2*RECORDS)
+        seen, err = Signal(2), Signal(2)
+        err_now, complete = Signal(2), Signal()
+        enough    = Signal()
+        ready     = Signal()
+        self.comb += [
+            self.port.wack.ready.eq(1),
+            acks.sink.valid.eq(self.port.wack.valid),
+            acks.sink.err.eq(self.port.wack.err),
+            err_now.eq(Mux(err != 0, err, Mux(acks.source.valid & ~enough, acks.source.err, 0))),
+            enough.eq(seen == order.source.commands),
+            complete.eq(order.source.valid & (enough | (acks.source.valid & (seen + 1 == order.source.commands)))),
+            acks.source.ready.eq(order.source.valid & ~enough & (ready | (seen + 1 != order.source.commands))),
+            order.source.ready.eq(complete & ready),
+            [If(order.source.client == i,
+                c.done.valid.eq(complete),
+                ready.eq(c.done.ready),
+            ) for i, c in enumerate(self.clients)],
+            [[c.done.err.eq(err_now), c.done.first.eq(1), c.done.last.eq(1)] for c in self.clients],
+        ]
+        self.sync += [
+            If(order.source.valid & order.source.ready,
+                seen.eq(0),
+                err.eq(0),
+            ).Elif(acks.source.valid & acks.source.ready,
+                seen.eq(seen + 1),
+                err.eq(err_now),
+            )
+        ]
