@@ -22,9 +22,9 @@ class RegisterBench(Module):
 
 
 class Registers:
-    """Register access of a running model: one bus transfer a call."""
-    def __init__(self, sim, index, fields):
-        self.sim, self.index, self.fields = sim, index, fields
+    """Register access of a running model: one bus transfer a call; `cycle`: main clocks that cover one of the bus."""
+    def __init__(self, sim, index, fields, cycle=1):
+        self.sim, self.index, self.fields, self.cycle = sim, index, fields, cycle
 
     def _address(self, name):
         for candidate in (name, name + "0"):
@@ -35,7 +35,7 @@ class Registers:
     def read(self, name):
         self.sim.poke("bus_adr", self._address(name))
         self.sim.poke("bus_re", 1)
-        self.sim.step()
+        self.sim.step(self.cycle)
         self.sim.poke("bus_re", 0)
         return self.sim.peek("bus_dat_r")
 
@@ -47,9 +47,9 @@ class Registers:
         self.sim.poke("bus_adr", self._address(name))
         self.sim.poke("bus_dat_w", value)
         self.sim.poke("bus_we", 1)
-        self.sim.step()
+        self.sim.step(self.cycle)
         self.sim.poke("bus_we", 0)
-        self.sim.step(2)    # Until the write has its effect.
+        self.sim.step(2*self.cycle)    # Until the write has its effect.
 
     def update(self, name, **fields):
         self.write(name, self.read(name), **fields)
