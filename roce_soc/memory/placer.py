@@ -25,10 +25,8 @@ class PlacerPort:
         self.done = stream.Endpoint(place_done_description())
 
 
-# ByteRotator --------------------------------------------------------------------------------------
-
-def rotate(data, amount, bits):
-    """`data` rotated towards higher lanes by `amount` (1 or 2 bits of a byte count) times 2^bits bytes, as a list of choices."""
+def rotations(data, amount, bits):
+    """`data` rotated towards higher lanes by each value of `amount` times 2^bits bytes, as a list."""
     n = len(data)
     out = []
     for value in range(1 << len(amount)):
@@ -94,6 +92,8 @@ class PayloadPlacer(LiteXModule):
             ) for i, c in enumerate(self.clients)],
             able.eq(jobs.sink.ready & order.sink.ready),
             self.fetch.valid.eq(offered & able & record.has_slot),
+            self.fetch.first.eq(1),
+            self.fetch.last.eq(1),
             self.fetch.slot.eq(record.slot),
             self.fetch.discard.eq(record.length == 0),
             taken.eq(offered & able & (self.fetch.ready | ~record.has_slot)),
@@ -126,7 +126,7 @@ class PayloadPlacer(LiteXModule):
         line        = Signal(7)                     # number of the line this step completes.
         began, flush = Signal(), Signal()
         early       = Signal()                      # the first beat completes a line by itself.
-        step, emit, first_line, last_line, last_step = (Signal() for _ in range(5))
+        step, emit, first_line, last_line = (Signal() for _ in range(4))
         page_line, page_first, page_last = Signal(6), Signal(), Signal()
         tag = Signal(8)
         self.comb += [
@@ -138,8 +138,6 @@ class PayloadPlacer(LiteXModule):
             emit.eq(began | early),
             first_line.eq(line == 0),
             last_line.eq(emit & (line == lines - 1)),
-            # Behind the last stored beat, lines may be left: one flush step.
-            last_step.eq((flush | self.data.last) & (~emit | last_line)),
             self.data.ready.eq(step & ~flush),
             job.ready.eq(step & (flush | self.data.last) & last_line),
             page_line.eq(job.addr[6:12] + line),
@@ -162,7 +160,8 @@ class PayloadPlacer(LiteXModule):
         self.sync += If(step,
             If(emit, line.eq(line + 1)),
             began.eq(1),
-            If(self.data.last & ~flush & ~(emit & last_line), flush.eq(1)),
+            # Behind the last stored beat a line may be left.
+            If(self.data.last & ~flush & ~last_line, flush.eq(1)),
             If(job.ready, began.eq(0), flush.eq(0), line.eq(0)),
             If(commands.sink.valid, tag.eq(tag + 1)),
         )
@@ -175,16 +174,16 @@ class PayloadPlacer(LiteXModule):
         coarse     = Signal(dw)
         self.comb += [
             d0.eq(self.data.data),
-            Case(turn[4:6], {i: coarse.eq(choice) for i, choice in enumerate(rotate(d0, turn[4:6], 4))}),
+            Case(turn[4:6], {i: coarse.eq(choice) for i, choice in enumerate(rotations(d0, turn[4:6], 4))}),
         ]
         end = Signal(6)
         self.comb += end.eq(lane + job.length[:6])
         self.sync += If(move,
             c1.valid.eq(step), c1.emit.eq(emit), c1.first.eq(first_line), c1.last.eq(last_line),
             c1.page_first.eq(page_first), c1.page_last.eq(page_last), c1.turn.eq(turn), c1.lane.eq(lane), c1.end.eq(end),
-            Case(turn[2:4], {i: d1.eq(choice) for i, choice in enumerate(rotate(coarse, turn[2:4], 2))}),
+            Case(turn[2:4], {i: d1.eq(choice) for i, choice in enumerate(rotations(coarse, turn[2:4], 2))}),
             c2.eq(c1),
-            Case(c1.turn[:2], {i: d2.eq(choice) for i, choice in enumerate(rotate(d1, c1.turn[:2], 0))}),
+            Case(c1.turn[:2], {i: d2.eq(choice) for i, choice in enumerate(rotations(d1, c1.turn[:2], 0))}),
             If(c2.valid, previous.eq(d2)),
         )
         merged, be = Signal(dw), Signal(DATA_BYTES)
