@@ -70,7 +70,7 @@ def beats_of(cmd):
     return ((cmd.addr[:6] + cmd.length + 63) >> 6)[:BEATS_WIDTH]
 
 
-class _Choice(LiteXModule):
+class StreamChoice(LiteXModule):
     """Turns of several command streams on one: `chosen` holds while its command waits."""
     def __init__(self, commands, cmd, able, taken):
         self.round = RoundRobin(len(commands), SP_CE)
@@ -120,7 +120,7 @@ class MemoryWriteArbiter(LiteXModule):
         tag        = Signal(TAG_WIDTH)
         cmd        = stream.Endpoint(memory_command_description())
         able       = order.sink.ready & turns.sink.ready
-        self.choice = choice = _Choice([m.wcmd for m in masters], cmd, able, taken)
+        self.choice = choice = StreamChoice([m.wcmd for m in masters], cmd, able, taken)
         self.comb += [
             taken.eq(cmd.valid & cmd.ready),
             cmd.connect(port.wcmd, omit={"tag"}),
@@ -163,7 +163,7 @@ class MemoryReadArbiter(LiteXModule):
         taken      = Signal()
         tag        = Signal(TAG_WIDTH)
         cmd        = stream.Endpoint(memory_command_description())
-        self.choice = choice = _Choice([m.rcmd for m in masters], cmd, order.sink.ready, taken)
+        self.choice = choice = StreamChoice([m.rcmd for m in masters], cmd, order.sink.ready, taken)
         self.comb += [
             taken.eq(cmd.valid & cmd.ready),
             cmd.connect(port.rcmd, omit={"tag"}),
