@@ -30,7 +30,7 @@ OK, FAILED, BAD_ARGUMENT, MISSING, SKIPPED = 0, 1, 2, 3, 77
 ROOT   = Path(__file__).resolve().parent.parent
 VENV   = ROOT / ".venv"
 STAMP  = VENV / "roce_soc.json"
-PYTHON = (3, 10)
+PYTHON = (3, 11)     # matplotlib of setup.py
 
 # Debian package: a program it brings, or a header (with .h), or a Python module (with a leading dot).
 PROBES = {
@@ -140,7 +140,7 @@ def _ready():
 
 def _interpreter():
     """A Python new enough for a new .venv, or exit 3."""
-    names = [sys.executable, *(shutil.which(f"python3.{n}") for n in (11, 12, 13, 10)), shutil.which("python3")]
+    names = [sys.executable, *(shutil.which(f"python3.{n}") for n in (11, 12, 13)), shutil.which("python3")]
     for name in filter(None, names):
         test = f"import sys, ensurepip, venv; sys.exit(sys.version_info < {PYTHON})"
         if subprocess.run([name, "-c", test], capture_output=True).returncode == 0:
@@ -153,7 +153,7 @@ def _pip(*arguments):
     command = [str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q", "install", *arguments]
     done    = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
-        print(done.stdout[-2000:] + done.stderr[-4000:], file=sys.stderr)
+        print(done.stderr[-1500:], file=sys.stderr)
         print("missing Python packages: pip could not install roce_soc[test] into .venv (network?)", file=sys.stderr)
         sys.exit(MISSING)
 
