@@ -64,6 +64,7 @@ class Peer:
         self.writes   = []          # (va, bytes, imm or None)
         self.read_data = lambda va, n: bytes((va + i) * 7 & 0xff for i in range(n))
         self.seen     = []          # (psn, opcode name, ackreq) of each packet that arrived.
+        self.reads    = set()       # first PSNs of READs.
         self.middle_restart = False
         self.force    = {}          # psn -> syndrome sent instead of accepting it (once).
 
@@ -74,7 +75,8 @@ class Peer:
         n = packets(p.dma_length, self.pmtu)
         out = []
         for i in range(n):
-            first = i == 0 and not (self.middle_restart and self.replayed)
+            # As Linux's rxe: a repeat goes on with MIDDLE or LAST, unless it is of the whole READ.
+            first = i == 0 and not (self.middle_restart and self.replayed and p.psn not in self.reads)
             last  = i == n - 1
             position = {(1, 1): "ONLY", (1, 0): "FIRST", (0, 0): "MIDDLE", (0, 1): "LAST"}[first, last]
             data = self.read_data(p.va + i*self.pmtu, min(self.pmtu, p.dma_length - i*self.pmtu))
@@ -101,6 +103,7 @@ class Peer:
             return [self.aeth(p.psn, self.force.pop(p.psn))]
         self.nak_sent = False
         if op.kind == "READ_REQUEST":
+            self.reads.add(p.psn)
             self.msn += 1
             self.psn = (self.psn + packets(p.dma_length, self.pmtu)) & PSN_MASK
             return self.read_reply(p)
@@ -132,15 +135,17 @@ class SendBench:
         self.lose = lose or (lambda direction, p: False)
         self.context, self.mr, self.bell, self.sent, self.rctl, self.cctl, self.response, self.done = (
             sim.source(n, records=True, gap=stall) for n in ("context", "mr", "bell", "sent", "rctl", "cctl", "response", "done"))
-        self.tx, self.place, self.cqe, self.event, self.crefusal, self.sqrefusal = (
-            sim.sink(n, records=True, stall=stall) for n in ("tx", "place", "cqe", "event", "crefusal", "sqrefusal"))
+        self.tx, self.place, self.cqe, self.event = (
+            sim.sink(n, records=True, stall=stall) for n in ("tx", "place", "cqe", "event"))
+        # Refusals have no ready.
+        self.crefusal, self.sqrefusal = (sim.sink(n, records=True) for n in ("crefusal", "sqrefusal"))
         self.memory = sim.memory("d", **(memory or dict(latency=4)))
         sim.poke("tick_cycles", tick_cycles)
         sim.reset()
         sim.wait("ready", 1)
         self.rows, self.peers, self.index, self.posted = {}, {}, {}, {}
         self.slots, self.free_slots = {}, 0
-        self.cqes, self.events, self.refusals, self.packets = [], [], [], []
+        self.cqes, self.events, self.refusals, self.bell_refusals, self.packets = [], [], [], [], []
         self.unchecked = {}         # qpi -> (work request, bytes at posting).
         self.pending  = []          # answers on their way: (cycle, qpi, record).
         self.delay    = 20
@@ -250,7 +255,7 @@ class SendBench:
         self.cqes     += self.cqe.recv_all()
         self.events   += self.event.recv_all()
         self.refusals += self.crefusal.recv_all()
-        self.sqrefusal.recv_all()
+        self.bell_refusals += self.sqrefusal.recv_all()
 
     def respond(self, qpi, *, data=b"", **fields):
         """A response of the peer, unless it is lost."""
