@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The one time base: ticks that every timer of the engine counts."""
+"""Registers of the one time base that every timer of the engine counts."""
 from migen import *
 
 from litex.gen import *
@@ -7,38 +7,26 @@ from litex.soc.interconnect.csr import *
 
 from roce_soc.common import TICK_CYCLES
 
-TIME_WIDTH = 36     # ticks: 16*2^31 of the longest ACK time-out still fits.
-
 
 # TimeBase -----------------------------------------------------------------------------------------
 
 class TimeBase(LiteXModule):
-    """Counts ticks of 0.256 us (TICK_CYCLES engine clocks at 250 MHz).
+    """Shows the time base; in simulation sets the clocks of a tick, so that 67 ms need not be 17 million cycles.
 
     Parameters
     ----------
     scalable : bool
-        True in simulation: a register sets the clocks of a tick, so that 67 ms need not be 17 million cycles.
+        True in simulation; a board's tick is TICK_CYCLES engine clocks (0.256 us at 250 MHz).
 
-    `now` counts ticks, `tick` pulses with each.
+    `now` comes from the timer scanner, `tick_cycles` goes to it.
     """
-    def __init__(self, scalable=False):
-        self.now  = Signal(TIME_WIDTH)
-        self.tick = Signal()
+    def __init__(self, now, scalable=False):
+        self.now_low = CSRStatus(32, name="now", description="Time base, ticks since reset, low 32 bits.")
+        self.cycles  = Signal(16, reset=TICK_CYCLES)
 
         # # #
 
-        limit = Signal(16, reset=TICK_CYCLES)
-        count = Signal(16)
+        self.comb += self.now_low.status.eq(now)
         if scalable:
-            self.tick_cycles = CSRStorage(16, reset=TICK_CYCLES, description="Engine clocks of a tick, 1 or more; hardware runs at 64.")
-            self.comb += limit.eq(self.tick_cycles.storage)
-        self.sync += [
-            self.tick.eq(0),
-            count.eq(count + 1),
-            If(count + 1 >= limit,
-                count.eq(0),
-                self.tick.eq(1),
-                self.now.eq(self.now + 1),
-            )
-        ]
+            self.tick_cycles = CSRStorage(16, reset=TICK_CYCLES, description="Engine clocks of a tick, 1 or more; a board has 64.")
+            self.comb += self.cycles.eq(self.tick_cycles.storage)

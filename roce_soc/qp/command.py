@@ -129,7 +129,8 @@ class CommandPort(LiteXModule):
     get_fatal() : event_description(), in
         QPs that failed: type EVENT_QP_*, queue = QP index, info = row of errors.py.
     get_owner(side) : `ctl` out, `done` in
-        Owners of rows; side "responder" or "requester". All owners of a side get each of its operations in turn.
+        Owners of rows; side "responder" or "requester". All owners of a side get each of its operations in turn,
+        in the order of these calls, CTL_START in the reverse order.
     event : event_description(), out
         Fatal events, after the QP's state is ERR.
     mr_write : {args of abi.MR_ARGS, valid_row}, cq_write, rq_write, eq_write : ring_write_description(), out
@@ -350,7 +351,9 @@ class CommandPort(LiteXModule):
                 if step == "row":
                     flat.append(None)
                 else:
-                    flat += [(owner, step[1]) for owner in self.owners[step[0]]]
+                    # Whoever sends starts last and stops first.
+                    owners = self.owners[step[0]]
+                    flat  += [(owner, step[1]) for owner in (reversed(owners) if step[1] == CTL_START else owners)]
             for j, step in enumerate(flat):
                 after = f"P{i}-{j + 1}" if j + 1 < len(flat) else "APPLIED"
                 if step is None:

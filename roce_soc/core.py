@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The engine: every module of roce_soc joined in packet order; no logic of its own.
+
+Ref: doc/architecture.md.
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect.csr import *
+from litex.soc.interconnect.csr_eventmanager import EventManager, EventSourcePulse
+
+from roce_soc import abi, capability
+from roce_soc.common import DEFAULT_CQS, DEFAULT_MRS, DEFAULT_QPS
+from roce_soc.memory.fetcher import PayloadFetcher
+from roce_soc.memory.mr import MRTable
+from roce_soc.memory.placer import PayloadPlacer
+from roce_soc.memory.port import MemoryReadArbiter, MemoryWriteArbiter
+from roce_soc.monitor import RoCEMonitor
+from roce_soc.network.receive import RoCEReceive
+from roce_soc.network.transmit import RoCETransmit
+from roce_soc.packet.buffer import PacketBuffer
+from roce_soc.packet.decoder import RoCEDecoder
+from roce_soc.packet.encoder import RoCEEncoder
+from roce_soc.packet.icrc import ICRCChecker
+from roce_soc.qp.command import CommandPort
+from roce_soc.qp.context import QPContext
+from roce_soc.queue.cq import CompletionQueues
+from roce_soc.queue.doorbell import DoorbellWindow
+from roce_soc.queue.eq import CAUSES, EventQueue
+from roce_soc.queue.rq import ReceiveQueues
+from roce_soc.timebase import TimeBase
+from roce_soc.transport.reply import RoCEReply
+from roce_soc.transport.requester_side import RoCESendSide
+from roce_soc.transport.responder import RoCEResponder
+
+CAUSE_NAMES = {abi.EVENT_COMPLETION: "completion", abi.EVENT_CQ_ERR: "cq_err", abi.EVENT_QP_FATAL: "qp_fatal", abi.EVENT_QP_REQ_ERR: "qp_req_err",
+    abi.EVENT_QP_ACCESS_ERR: "qp_access_err", abi.EVENT_COMM_EST: "comm_est", abi.EVENT_SQ_DRAINED: "sq_drained",
+    abi.EVENT_PORT_ACTIVE: "port_active", abi.EVENT_PORT_ERR: "port_err"}
+MASTERS = ("firmware", "host")
+
+
+# RoCECore -----------------------------------------------------------------------------------------
+
+class RoCECore(LiteXModule):
+    """One RoCE v2 port: wire on one side, memory ports on the other, registers and doorbells beside.
+
+    Parameters
+    ----------
+    n_qps, n_mrs, n_cqs : int
+        Table sizes, powers of two; as many receive queues as QPs.
+    n_chunks : int
+        Packet buffer in 512-byte chunks.
+    doorbell_pages : int
+        Owner pages of the doorbell window.
+    memory_bytes : int
+        Size of memory target 0, for software to read.
+    scalable_ticks : bool
+        Simulation: the tick's clocks are a register.
+
+    Endpoints
+    ---------
+    rx, tx : roce_wire_description(512), in, out
+    slow_rx, slow_tx : roce_wire_description(512), out, in
+        Frames that are not RoCE v2; slow_rx has no back-pressure.
+    payload_write, completion_write : MemoryWritePort, out; payload_read, descriptor_read : MemoryReadPort, out
+        Contract in memory/port.py.
+    doorbells.bus : Wishbone slave
+    port_event : event_description(), in
+        Link up and down.
+    ev.irq : interrupt of the event queue's causes
+    ready : tables are initialised.
+    """
+    def __init__(self, *, n_qps=DEFAULT_QPS, n_mrs=DEFAULT_MRS, n_cqs=DEFAULT_CQS, n_chunks=512, doorbell_pages=16, memory_bytes=0,
+                 scalable_ticks=False):
+        # Tables.
+        self.context = context = QPContext(n_qps)
+        self.mr      = mr      = MRTable(n_mrs)
+        words        = capability.capability_words(n_qps=n_qps, n_mrs=n_mrs, n_cqs=n_cqs, n_rqs=n_qps, memory_bytes=memory_bytes)
+        self.capability = capability.RoCECapability(words)
+        self.command = command = CommandPort(context, n_mrs=n_mrs, n_cqs=n_cqs, n_rqs=n_qps, capability=[v for v, _ in words.values()])
+        for master in MASTERS:
+            setattr(self, f"mailbox_{master}", command.get_mailbox())
+
+        # Receive side.
+        self.receive = receive = RoCEReceive()
+        self.icrc    = icrc    = ICRCChecker()
+        self.decoder = decoder = RoCEDecoder(context.get_port(), n_qps)
+        self.buffer  = buffer  = PacketBuffer(n_chunks)
+        self.placer  = placer  = PayloadPlacer()
+        self.comb += [
+            receive.source.connect(decoder.sink),
+            icrc.tap(receive.source),
+            decoder.icrc_valid.eq(icrc.valid),
+            decoder.icrc_good.eq(icrc.good),
+            decoder.source.connect(buffer.sink),
+            decoder.verdict.connect(buffer.verdict),
+            placer.fetch.connect(buffer.fetch),
+            buffer.data.connect(placer.data),
+        ]
+
+        # Queues.
+        self.doorbells = doorbells = DoorbellWindow(doorbell_pages)
+        self.cq        = cq        = CompletionQueues(n_cqs)
+        self.eq        = eq        = EventQueue()
+        self.rq        = rq        = ReceiveQueues(n_qps)
+
+        # Responder.
+        self.reply     = reply     = RoCEReply(n_qps)
+        self.responder = responder = RoCEResponder(n_qps, context.get_port(), mr.get_port(), rq, reply)
+        reply_mr       = mr.get_port()
+        self.comb += [
+            reply.request.connect(reply_mr.request),
+            reply_mr.result.connect(reply.result),
+            buffer.request.connect(responder.sink),
+        ]
+        self._add_placement(placer, responder.place, responder.place_done)
+
+        # Send side.
+        self.send = send = RoCESendSide(context, mr.get_port(), mr.get_port())
+        self.comb += buffer.response.connect(send.completer.response)
+        self._add_placement(placer, send.completer.place, send.completer.done)
+
+        # Transmit side.
+        self.fetcher  = fetcher  = PayloadFetcher()
+        self.encoder  = encoder  = RoCEEncoder(context.get_port())
+        self.transmit = transmit = RoCETransmit()
+        for source in (reply.control, reply.reads, send.requester.source):
+            self.comb += source.connect(fetcher.get_port())
+        self.comb += [
+            fetcher.source.connect(encoder.sink),
+            encoder.source.connect(transmit.sink),
+            transmit.sent.connect(send.requester.sent, omit={"ready"}),
+            transmit.sent.connect(reply.sent, omit={"ready"}),
+        ]
+
+        # Commands and events.
+        for side, ctl, done in (("responder", responder.ctl, responder.ctl_done), ("requester", send.requester.ctl, send.requester.ctl_done),
+                                ("requester", send.completer.ctl, send.walker.ctl_done)):
+            owner = command.get_owner(side)
+            self.comb += [owner.ctl.connect(ctl), owner.done.eq(done)]
+        self.port_event = eq.get_port()
+        self.comb += [
+            responder.event.connect(command.get_fatal()),
+            send.walker.event.connect(command.get_fatal()),
+            command.event.connect(eq.get_port()),
+            cq.event.connect(eq.get_port()),
+            responder.cqe.connect(cq.get_port()),
+            send.walker.cqe.connect(cq.get_port()),
+            command.mr_write.connect(mr.write),
+            command.cq_write.connect(cq.write),
+            command.rq_write.connect(rq.write),
+            command.eq_write.connect(eq.write),
+            doorbells.sq.connect(send.sq.doorbell),
+            doorbells.rq.connect(rq.doorbell),
+            doorbells.cq.connect(cq.doorbell),
+            doorbells.eq.connect(eq.doorbell),
+        ]
+
+        # Memory ports.
+        self.completions = completions = MemoryWriteArbiter(2)
+        self.descriptors = descriptors = MemoryReadArbiter(2)
+        self.payload_write, self.payload_read = placer.port, fetcher.port
+        self.completion_write, self.descriptor_read = completions.port, descriptors.port
+        for master, queue in zip(completions.masters, (cq, eq)):
+            self.comb += [queue.wcmd.connect(master.wcmd), queue.wdata.connect(master.wdata), master.wack.connect(queue.wack)]
+        for master, queue in zip(descriptors.masters, (send.sq, rq)):
+            self.comb += [queue.rcmd.connect(master.rcmd), master.rdata.connect(queue.rdata)]
+
+        # Interrupt.
+        self.ev = ev = EventManager()
+        for cause in CAUSES:
+            setattr(ev, CAUSE_NAMES[cause], EventSourcePulse(description=f"Event {CAUSE_NAMES[cause]} was written to the event queue."))
+        ev.overflow = EventSourcePulse(description="An event found no room in the event queue; its cause is pending all the same.")
+        ev.finalize()
+        self.comb += [getattr(ev, name).trigger.eq(eq.causes[i]) for i, name in enumerate([CAUSE_NAMES[c] for c in CAUSES] + ["overflow"])]
+
+        # Time, counters.
+        scanner   = send.scanner
+        self.time = time = TimeBase(scanner.now, scalable_ticks)
+        self.monitor = monitor = RoCEMonitor({
+            "receive":   (buffer.refusal, ("RECEIVE",)),
+            "responder": (responder.refusal, ("RECEIVE", "RESPONDER")),
+            "reply":     (reply.refusal, ("RESPONDER",)),
+            "completer": (send.completer.refusal, ("RECEIVE", "COMPLETER")),
+            "sq":        (send.sq.refusal, ("REQUESTER", "QUEUE")),
+            "rq":        (rq.refusal, ("RESPONDER", "QUEUE")),
+            "cq":        (cq.refusal, ("QUEUE",)),
+            "doorbell":  (doorbells.refusal, ("QUEUE",)),
+        }, self._traffic())
+        self.comb += [
+            scanner.tick_cycles.eq(time.cycles),
+            monitor.time.eq(scanner.now),
+            eq.time.eq(scanner.now),
+        ]
+
+        # Wire.
+        self.rx, self.tx           = receive.sink, transmit.source
+        self.slow_rx, self.slow_tx = receive.slow_source, transmit.slow_sink
+        self.ready = Signal()
+        self.comb += self.ready.eq(context.ready & mr.ready & buffer.ready & cq.ready & responder.ready & send.ready)
+
+    def _add_placement(self, placer, place, done):
+        """Gives a transport its port of the placer."""
+        port = placer.get_port()
+        self.comb += [place.connect(port.sink), port.done.connect(done)]
+
+    def _traffic(self):
+        """Traffic counters: {name: (pulse, description)}."""
+        receive, buffer, transmit, send = self.receive, self.buffer, self.transmit, self.send
+
+        def ends(endpoint):
+            return endpoint.valid & endpoint.ready & endpoint.last
+        return {
+            "rx_roce_frames": (receive.source.valid & receive.source.last, "RoCE frames received, bad ones included."),
+            "rx_slow_frames": (receive.slow_source.valid & receive.slow_source.last, "Frames handed to the slow path."),
+            "rx_requests":    (buffer.request.valid & buffer.request.ready, "Good request packets."),
+            "rx_responses":   (buffer.response.valid & buffer.response.ready, "Good response packets."),
+            "tx_frames":      (ends(transmit.source), "Frames transmitted, all classes."),
+            "tx_requests":    (self.send.requester.source.valid & self.send.requester.source.ready, "Request packets built, retransmissions included."),
+            "tx_acks":        (self.reply.control.valid & self.reply.control.ready, "Acknowledges built."),
+            "tx_reads":       (self.reply.reads.valid & self.reply.reads.ready, "READ reply packets built."),
+            "rewinds":        (send.walker.rewind.valid & send.walker.rewind.ready, "Retransmissions begun."),
+            "completions":    (self.cq.wcmd.valid & self.cq.wcmd.ready, "Completions written."),
+        }
