@@ -138,12 +138,17 @@ def _ready():
     return all(stamp.get(k) == v for k, v in _wanted().items()) and (VENV / "bin" / "python").exists()
 
 
+def _new_enough(python):
+    test = f"import sys; sys.exit(sys.version_info < {PYTHON})"
+    return Path(python).exists() and subprocess.run([str(python), "-c", test], capture_output=True).returncode == 0
+
+
 def _interpreter():
     """A Python new enough for a new .venv, or exit 3."""
     names = [sys.executable, *(shutil.which(f"python3.{n}") for n in (11, 12, 13)), shutil.which("python3")]
     for name in filter(None, names):
-        test = f"import sys, ensurepip, venv; sys.exit(sys.version_info < {PYTHON})"
-        if subprocess.run([name, "-c", test], capture_output=True).returncode == 0:
+        modules = subprocess.run([name, "-c", "import ensurepip, venv"], capture_output=True)
+        if _new_enough(name) and modules.returncode == 0:
             return name
     print(f"missing: Python {PYTHON[0]}.{PYTHON[1]} or newer with venv (package python3-venv)", file=sys.stderr)
     sys.exit(MISSING)
@@ -162,8 +167,8 @@ def _make_venv():
     with _lock():
         if _ready():
             return
-        old = _stamp().get("root", str(ROOT)) != str(ROOT)
-        if old or not (VENV / "bin" / "python").exists():
+        moved = _stamp().get("root", str(ROOT)) != str(ROOT)
+        if moved or not _new_enough(VENV / "bin" / "python"):
             _say("Python environment in .venv, about a minute")
             python = _interpreter()
             shutil.rmtree(VENV, ignore_errors=True)
