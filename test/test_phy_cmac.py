@@ -110,9 +110,9 @@ def built():
 
 
 class Board:
-    def __init__(self, built, seed=1, periods=PERIODS, cycle=1):
+    def __init__(self, built, seed=1, periods=PERIODS, cycle=1, strict=True):
         so, index, fields = built
-        self.sim       = sim = Sim(so, seed=seed, clocks=periods)
+        self.sim       = sim = Sim(so, seed=seed, clocks=periods, strict=strict)
         self.registers = Registers(sim, index, fields, cycle)
         self.tx, self.rx     = sim.source("sink", clock="roce"), sim.source("line_rx", clock="line")
         self.line, self.engine = sim.sink("line_tx", clock="line"), sim.sink("source", clock="roce")
@@ -332,13 +332,13 @@ def test_dropped_while_down(built):
     assert board.counters() == {"tx_frames": 1, "tx_dropped_down": 2, "rx_frames": 1, "rx_dropped_down": 1}
 
 
-@pytest.mark.parametrize("wait", range(0, 60, 5))
+@pytest.mark.parametrize("wait", range(3, 8))
 def test_receive_reset_inside_a_frame(built, wait):
     """The core falls silent in the middle of a frame; what it gives afterwards begins a new one."""
     board = Board(built).bring_up()
     sim   = board.sim
     board.rx.send(bytes(64*20))
-    sim.step(1 + wait//5)
+    sim.step(wait)
     board.rx.set(gap=1)
     sim.poke("core_usr_rx_reset", 1)
     sim.poke("stat_aligned", 0)
@@ -351,15 +351,14 @@ def test_receive_reset_inside_a_frame(built, wait):
     sim.drain(board.rx)
     sim.step(20)
     got = board.engine.recv_all()
-    assert len(got[-1].data) == 100 and not got[-1].error and not board.engine.stats()["open"]
-    for cut in got[:-2]:
-        assert cut.error
+    assert [bool(f.error) for f in got] == [True, False, False] and not board.engine.stats()["open"]
+    assert len(got[2].data) == 100
 
 
 @pytest.mark.parametrize("wait", range(0, 40, 4))
 def test_transmit_reset_inside_a_frame(built, wait):
     """No beat of the frame that was cut leaves behind the reset."""
-    board = Board(built).bring_up()
+    board = Board(built, strict=False).bring_up()
     sim   = board.sim
     board.line = None
     line  = sim.sink("line_tx", clock="line", check_first=False)
@@ -367,8 +366,10 @@ def test_transmit_reset_inside_a_frame(built, wait):
     sim.wait("line_tx_valid")
     sim.step(1 + wait//4)
     sim.poke("core_usr_tx_reset", 1)
+    line.set(stall=1)    # The core takes nothing while in reset.
     sim.step(20)
     assert not sim.peek("line_tx_valid")
+    line.set(stall=0)
     beats = line.stats()["beats"]
     sim.poke("core_usr_tx_reset", 0)
     sim.step(80)
@@ -377,6 +378,8 @@ def test_transmit_reset_inside_a_frame(built, wait):
     sim.step(60)
     assert line.stats()["beats"] == beats + 2
     assert board.counters() == {"tx_frames": 1, "tx_dropped_down": 1}
+    # Only a reset may take back a beat that was offered.
+    assert all("valid dropped before ready" in text for text in sim.violations())
 
 
 @pytest.mark.parametrize("size, counters", [
