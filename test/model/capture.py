@@ -154,7 +154,7 @@ class Capture:
         """Steps that play a side: its posts and checks placed among the frames of its wire.
 
         A post comes before the first frame of any later post; posts without a poll between them come
-        together; a receive comes after the last RNR NAK that says it was not there yet.
+        together. Receives come first, but each after the last RNR NAK that says it was not there yet.
         """
         if not self.qps:
             raise CaptureError(f"{self.name}: the set-up has no qps, so no side can be played")
@@ -162,7 +162,8 @@ class Capture:
             raise CaptureError(f"side must be a or b, not {side!r}")
         frames = self.frames[side]
         own    = [e for e in self.events if e.get("side") == side and e["ev"] not in _NOT_OURS
-                  and e["ev"] != "completion"]
+                  and e["ev"] not in ("completion", "post_recv")]
+        receives = [e for e in self.events if e["ev"] == "post_recv" and e["side"] == side]
         batch  = self._batches(side)
         held   = self._held_receives(side, frames)
         steps  = []
@@ -172,16 +173,13 @@ class Capture:
             steps.append(Step(kind, event))
 
         for position, frame in enumerate(frames):
-            while own and frame.post is not None and (own[0]["n"] <= frame.post or own[0]["n"] in held
+            while own and frame.post is not None and (own[0]["n"] <= frame.post
                                                       or batch.get(own[0]["n"]) == batch.get(frame.post, -1)):
-                event = own.pop(0)
-                if event["n"] not in held:
-                    emit(event)
-            for number in [n for n, after in held.items() if after < position]:
-                emit(next(e for e in self.events if e["n"] == number))
-                del held[number]
+                emit(own.pop(0))
+            while receives and held.get(receives[0]["n"], -1) < position:
+                emit(receives.pop(0))
             steps.append(Step("expect" if frame.sender == side else "feed", frame=frame))
-        for event in own:
+        for event in receives + own:
             emit(event)
         return steps
 
@@ -276,14 +274,19 @@ def load(path, setup=None):
 
 
 def _frames(capture, path):
-    """RoCE frames of a file with their senders and posts."""
-    macs   = {}
+    """Frames of a file; also checks their number and times."""
+    records = read_pcap(path)
+    if not path.endswith(".b.pcap") and capture.data.get("packets") not in (None, len(records)):
+        raise CaptureError(f"{path}: has {len(records)} frames, the set-up says {capture.data['packets']}")
+    return frames_of(capture, records, path)
+
+
+def frames_of(capture, records, path="capture"):
+    """RoCE frames among [(time in ns, frame)], with their senders and posts."""
+    macs, frames = {}, []
     for side in "ab":
         for device in (capture.data["sides"].get(side) or {}).get("netdevs", {}).values():
             macs[mac(device["mac"])] = side
-    records, frames = read_pcap(path), []
-    if not path.endswith(".b.pcap") and capture.data.get("packets") not in (None, len(records)):
-        raise CaptureError(f"{path}: has {len(records)} frames, the set-up says {capture.data['packets']}")
     for number, (time_ns, frame) in enumerate(records, 1):
         if number > 1 and time_ns < records[number - 2][0]:
             raise CaptureError(f"{path}: frame {number} is older than the one before it")

@@ -104,9 +104,9 @@ class Player:
         self.pauses   = self._pauses()
         own           = [f for f in capture.frames[side] if f.sender == side]
         self.matchers = {}
-        for qpn in {f.packet.dest_qpn for f in own}:
-            expected = [f for f in own if f.packet.dest_qpn == qpn]
-            self.matchers[qpn] = FrameMatcher(expected, self.rulings, self.report)
+        for key in {self._key(f.packet) for f in own}:
+            expected = [f for f in own if self._key(f.packet) == key]
+            self.matchers[key] = FrameMatcher(expected, self.rulings, self.report)
 
     def run(self):
         """The whole script; returns the Report."""
@@ -122,30 +122,41 @@ class Player:
             self._compare_completions()
         return self.report
 
+    @staticmethod
+    def _key(packet):
+        """Frames of one key have an order: requests and responses of a QP have none between them."""
+        row = op.OPCODES.get(packet.opcode)
+        return packet.dest_qpn, row is not None and row.is_response
+
     def _pauses(self):
-        """Numbers of own frames that a timer may have sent: half an ACK time-out after the frame before
-        on the wire, or next after an RNR NAK to the QP."""
-        pauses, before, refused = set(), None, {}
-        timeout = {qp["dest_qpn"]: op.ack_timeout_ns(qp["timeout"]) for qp in self.capture.queue_pairs(self.side)}
-        number  = {qp["qpn"]: qp["dest_qpn"] for qp in self.capture.queue_pairs(self.side)}
+        """Numbers of own requests that a timer may have sent: half an ACK time-out after the QP's last
+        request or response, or after an RNR NAK."""
+        pauses, last, refused = set(), {}, {}
+        pairs   = self.capture.queue_pairs(self.side)
+        peer_of = {qp["qpn"]: qp["dest_qpn"] for qp in pairs}
+        timeout = {qp["dest_qpn"]: op.ack_timeout_ns(qp["timeout"]) for qp in pairs}
         for frame in self.capture.frames[self.side]:
-            packet = frame.packet
-            if frame.sender != self.side:
-                refused[number.get(packet.dest_qpn)] = op.syndrome_class(packet.syndrome) == "RNR"
-            else:
-                gap = frame.time_ns - before.time_ns if before is not None else 0
-                if refused.get(packet.dest_qpn) or 0 < timeout.get(packet.dest_qpn, 0) <= 2*gap:
+            own, (qpn, response) = frame.sender == self.side, self._key(frame.packet)
+            if own == response:
+                continue                      # the QP's other half.
+            qpn = qpn if own else peer_of.get(qpn)
+            if own:
+                gap = frame.time_ns - last.get(qpn, frame.time_ns)
+                if refused.get(qpn) or 0 < timeout.get(qpn, 0) <= 2*gap:
                     pauses.add(frame.number)
-            before = frame
+            else:
+                refused[qpn] = op.syndrome_class(frame.packet.syndrome) == "RNR"
+            last[qpn] = frame.time_ns
         return pauses
 
     def _collect(self):
         """Take what the engine sent and completed; True where it sent something."""
         packets = packets_of(self.engine.frames())
         for packet in packets:
-            if packet.dest_qpn not in self.matchers:
-                self.matchers[packet.dest_qpn] = FrameMatcher([], self.rulings, self.report)
-            self.matchers[packet.dest_qpn].add(packet)
+            key = self._key(packet)
+            if key not in self.matchers:
+                self.matchers[key] = FrameMatcher([], self.rulings, self.report)
+            self.matchers[key].add(packet)
         self.done += self.engine.completions()
         return bool(packets)
 
@@ -161,7 +172,7 @@ class Player:
     # Steps ----------------------------------------------------------------------------------------
 
     def _expect(self, step):
-        self.matchers[step.frame.packet.dest_qpn].due += 1
+        self.matchers[self._key(step.frame.packet)].due += 1
 
     def _feed(self, step):
         """Frames with nothing of ours between them arrive back to back."""

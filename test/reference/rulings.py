@@ -52,10 +52,10 @@ RULINGS = (
            "0", field="m"),
     Ruling("ack-coalescing", "absent", "9.7.5.1.2: an ACK acknowledges every earlier PSN",
            "one pending ACK per QP: a later one replaces it", rule="coalesced_ack",
-           captures=("rc_pipeline", "rc_long_write"), profiles=STANDARD_ONLY),
+           captures=("rc_pipeline", "rc_long_write", "synth_*"), profiles=STANDARD_ONLY),
     Ruling("duplicate-acks", "absent", "9.7.5.1.1: duplicates are acknowledged, coalescing allowed",
            "one ACK for a run of duplicates may do", rule="duplicate_ack",
-           captures=("rc_drop_*", "rc_bad_icrc", "rc_udpsum_bad", "rc_arp"), profiles=STANDARD_ONLY),
+           captures=("rc_drop_*", "rc_bad_icrc", "rc_udpsum_bad", "rc_arp", "synth_*"), profiles=STANDARD_ONLY),
     # Where rxe departs from the standard.
     Ruling("udp-checksum", "extra", "A17.3.2: the ICRC protects the packet; the UDP checksum is not looked at",
            "accepts the packet that the peer's UDP layer dropped, acknowledges its repeat as a duplicate",
