@@ -228,6 +228,10 @@ class Bench:
 
     def idle(self):
         """Nothing is left anywhere: every packet left as one placement, nothing is parked."""
-        self.run(400)
+        for _ in range(100):
+            self.run(400)
+            if not (self.payloads or self.packet.pending or self.done.pending):
+                break
+        self.run(200)
         assert not self.payloads and not self.packet.pending and not self.done.pending
         assert self.sim.peek("parked") == 0

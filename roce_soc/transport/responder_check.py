@@ -57,7 +57,7 @@ class RequestCheck(LiteXModule):
     reads_qpi, reads_done : out, in
         READs of a QP that are fully answered, same clock.
 
-    Latency: 6 clocks, one packet a clock; packets of one QP at least 7 clocks apart.
+    Latency: 6 clocks, one packet a clock; packets of one QP at least 6 clocks apart.
     Errors : rows 13, 21 to 33, 40, 43, 44.
     """
     def __init__(self, n_qps, context_port, take):

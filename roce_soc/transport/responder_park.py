@@ -92,6 +92,12 @@ class RequestEntry(LiteXModule):
         """Expression: a packet of `qpi` is in the check stage."""
         return sum_or(valid & (other == qpi) for valid, other in self.stages)
 
+    def busy_fresh(self, qpi):
+        """The same for a new packet, which may follow in the clock that writes the row back, unless parking changes."""
+        *stages, (valid, other) = self.stages
+        parking = valid & (other == qpi) & (self.result_park | self.result.parked)
+        return sum_or([valid & (other == qpi) for valid, other in stages] + [parking])
+
     def _add_results(self):
         """What leaves the check stage: new heads are parked, executed heads leave their list."""
         result, lists, bits = self.result, self.lists, self.bits
@@ -153,7 +159,7 @@ class RequestEntry(LiteXModule):
         self.comb += [
             places.eq(self.free.level > PARK_RESERVE),
             fresh_go.eq(sink.valid & self.ready & places & ~entry.parked & self.room & ~self.inject_valid & ~pseudo_go
-                & ~self.busy(sink.qpi)),
+                & ~self.busy_fresh(sink.qpi)),
             append.eq(sink.valid & self.ready & places & entry.parked & ~event),
             sink.ready.eq(fresh_go | append),
             pseudo_go.eq(pseudo_valid & self.ready & self.room & ~self.inject_valid & ~self.busy(pseudo.qpi)),
