@@ -10,7 +10,7 @@ def make():
     top     = PayloadPlacer()
     clients = [top.get_port() for _ in range(2)]
     ios     = {f"c{n}": {"place": c.sink, "done": c.done} for n, c in enumerate(clients)}
-    return top, {**ios, "fetch": top.fetch, "data": top.data, "m": top.port.streams(), "idle": top.idle}
+    return top, {**ios, "fetch": top.fetch, "data": top.data, "m": top.port.streams(), "idle": top.quiet}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_pages(so, seed, rng):
     bench  = Bench(so, seed, rng)
     wanted = []
     for n in range(60):
-        addr   = (rng.choice([1, 2, 1 << 20, 1 << 32, 1 << 31]) << 12) - rng.randrange(1, 600) + (n << 40)
+        addr   = (rng.choice([1, 2, 1 << 20, 1 << 32, 1 << 31]) << 12) - rng.randrange(1, 600) + (n << 48)
         length = rng.choice([rng.randrange(1, 700), 4096, 1024])
         wanted.append((addr, rng.randbytes(length)))
         bench.place(addr, wanted[-1][1], rng.randrange(64))
@@ -139,7 +139,7 @@ def test_rate(so, seed, rng, length, budget):
         bench.place((n << 13) + rng.randrange(4096), rng.randbytes(length), 54)
     bench.done(count)
     times  = bench.data.times()
-    clocks = (times[-1][2] - times[20][1]) / (count - 21)
+    clocks = (times[-1][2] - times[20][1]) / (count - 20)
     print(f"placer: {length} B, {clocks:.2f} clocks a packet (budget {budget})")
     assert clocks <= budget
 
@@ -151,8 +151,3 @@ def test_latency(so, seed, rng):
     shown = bench.sim.cycles()
     bench.done(1)
     print(f"placer: record to wdata {shown - bench.places[0].times()[0][1]} clocks")
-
-
-def test_no_port():
-    with pytest.raises(ValueError, match="1 or more"):
-        PayloadPlacer().finalize()
