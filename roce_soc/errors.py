@@ -5,7 +5,7 @@ Ref: InfiniBand Architecture vol. 1 ch. 9.6 to 9.9 (validation, responder and re
 10.2, 10.10 (queues, completion status); Annex A17 (RoCEv2). IPv4: RFC 791; UDP: RFC 768.
 
 A check names its row; the row says what goes on the wire, what each side's completion carries, what
-becomes of the QP and which counter moves. `index` is the number in refusal records and in a CQE's
+becomes of the QP and which counter moves. Clauses are chapters of the specification. `index` is the number in refusal records and in a CQE's
 vendor_err; 0 means no error. Indices are ABI: rows are added at free numbers, never renumbered.
 """
 from dataclasses import dataclass
@@ -73,32 +73,32 @@ _ROWS = (
     _receive( 1, "MAC_ERROR",       "MAC marks the frame bad at its last beat (FCS, alignment, abort)", "802.3 4.2.4.1"),
     _receive( 2, "RUNT",            "frame ends before its IP, UDP or BTH and extension headers and ICRC", "9.6.1.1"),
     _receive( 3, "DST_MAC",         "RoCE frame for another station's MAC address", "802.3 4.2.4.1.1"),
-    _receive( 4, "IP_OPTIONS",      "IPv4 header length not 5 words, or IPv6 extension header before UDP", "A17.3.1"),
-    _receive( 5, "IP_FRAGMENT",     "IPv4 more-fragments flag set or fragment offset not 0", "A17.3.1"),
+    _receive( 4, "IP_OPTIONS",      "IPv4 header length not 5 words, or IPv6 extension header before UDP", "A17"),
+    _receive( 5, "IP_FRAGMENT",     "IPv4 more-fragments flag set or fragment offset not 0", "A17"),
     _receive( 6, "IP_CHECKSUM",     "IPv4 header checksum wrong", "RFC 791 3.1"),
-    _receive( 7, "UDP_LENGTH",      "UDP length below headers + pad + ICRC, above the IP payload or above the frame", "A17.3.1"),
-    _receive( 8, "ICRC",            "invariant CRC wrong", "7.8.1, A17.3.3"),
-    _receive( 9, "TVER",            "BTH transport header version not 0", "9.6.1.1.1"),
+    _receive( 7, "UDP_LENGTH",      "UDP length below headers + pad + ICRC, above the IP payload or above the frame", "A17"),
+    _receive( 8, "ICRC",            "invariant CRC wrong", "7.8.1, A17"),
+    _receive( 9, "TVER",            "BTH transport header version not 0", "9.6.1.1"),
     _receive(10, "OPCODE_UNKNOWN",  "BTH opcode reserved, or of an extension that is not supported", "9.2.1, 9.6.1.1"),
-    _receive(11, "QPN_UNKNOWN",     "destination QPN 0, beyond the table or never created", "9.6.1.1.3"),
-    _receive(12, "QPN_GENERATION",  "QPN of an earlier generation: the QP was destroyed and its row used again", "9.6.1.1.3"),
+    _receive(11, "QPN_UNKNOWN",     "destination QPN 0, beyond the table or never created", "9.6.1.1"),
+    _receive(12, "QPN_GENERATION",  "QPN of an earlier generation: the QP was destroyed and its row used again", "9.6.1.1"),
     _receive(13, "QP_STATE",        "QP in RESET, INIT or ERR; for responses: not RTS or SQD", "10.3.1"),
-    _receive(14, "TRANSPORT_CLASS", "opcode class (RC, UC, UD) not that of the QP", "9.6.1.1.2"),
-    _receive(15, "PKEY",            "P_Key: low 15 bits differ, or neither side is a full member", "9.6.1.1.4, 10.9.3"),
-    _receive(16, "ADDRESS",         "RC, UC: source or destination IP address not that of the QP", "9.6.1.2, A17.4"),
+    _receive(14, "TRANSPORT_CLASS", "opcode class (RC, UC, UD) not that of the QP", "9.6.1.1"),
+    _receive(15, "PKEY",            "P_Key: low 15 bits differ, or neither side is a full member", "9.6.1.1, 10.9"),
+    _receive(16, "ADDRESS",         "RC, UC: source or destination IP address not that of the QP", "9.6.1.2, A17"),
     _receive(17, "GID",             "destination IP address not in the GID table (UD, multicast)", "9.6.1.2"),
-    _receive(18, "QKEY",            "UD: Q_Key of the DETH not that of the QP", "9.6.1.4.1"),
+    _receive(18, "QKEY",            "UD: Q_Key of the DETH not that of the QP", "9.6.1.4"),
     _receive(19, "BUFFER_FULL",     "no packet-buffer slot free: the whole frame is dropped", "802.1Qbb 36"),
-    _receive(20, "CNP_IGNORED",     "CNP while congestion control is off or for a QP without it", "A17.9"),
+    _receive(20, "CNP_IGNORED",     "CNP while congestion control is off or for a QP without it", "A17"),
     # Responder: sequence.
     _row(21, "PSN_SEQUENCE", "RESPONDER", "PSN beyond the expected one: first of a gap, NAK carries the expected PSN",
-         "9.7.4.1.1, C9-110", "NAK", NAK_PSN_SEQUENCE),
+         "9.7.4.1.1", "NAK", NAK_PSN_SEQUENCE),
     _row(22, "PSN_SEQUENCE_AGAIN", "RESPONDER", "PSN beyond the expected one while its NAK (sequence or RNR) stands",
          "9.7.4.1.1", "DROP"),
     _row(23, "PSN_DUPLICATE", "RESPONDER", "PSN already executed: not executed again; SEND, WRITE: ACK again; READ: "
-         "memory read again; atomic: saved result", "9.7.4.1.1, C9-105", "NONE"),
+         "memory read again; atomic: saved result", "9.7.4.1.1", "NONE"),
     _row(24, "DUPLICATE_DROPPED", "RESPONDER", "duplicate READ or atomic outside the saved range, with another R_Key, "
-         "or whose resource was used again", "9.7.5.1.1", "DROP"),
+         "or whose resource was used again", "9.7.5.1", "DROP"),
     _invalid(25, "OPCODE_SEQUENCE", "MIDDLE or LAST outside a message of its kind; FIRST or ONLY inside one", "9.7.4.1.2"),
     _invalid(26, "QP_ACCESS",       "operation not granted by the QP's access flags or not in this build", "9.7.4.1.3"),
     _row(27, "RNR", "RESPONDER", "no receive work request for a SEND or for immediate data", "9.7.5.2.8", "RNR", SYNDROME_RNR),
@@ -113,8 +113,8 @@ _ROWS = (
     _invalid(33, "LENGTH_RECV",     "SEND longer than the receive work request", "9.7.4.1.6, 9.9.3", WC_LOC_LEN_ERR),
     _invalid(34, "ATOMIC_ALIGN",    "atomic whose address is not a multiple of 8", "9.4.5"),
     # Responder: memory protection. Zero-length READ and WRITE are not checked (C9-88).
-    _access(35, "MR_KEY",           "key: no such region, or its variant differs", "9.7.4.1.4, 10.6.3"),
-    _access(36, "MR_PD",            "region's protection domain not that of the QP", "9.7.4.1.4, 10.6.3.5"),
+    _access(35, "MR_KEY",           "key: no such region, or its variant differs", "9.7.4.1.4, 10.6"),
+    _access(36, "MR_PD",            "region's protection domain not that of the QP", "9.7.4.1.4, 10.6"),
     _access(37, "MR_BOUNDS",        "address range outside the region or beyond 2^64", "9.7.4.1.4"),
     _access(38, "MR_ACCESS",        "region does not grant the access", "9.7.4.1.4"),
     # Responder: own side.
@@ -125,40 +125,40 @@ _ROWS = (
     _fatal(42, "INVALIDATE_KEY", "RESPONDER", "SEND with invalidate: key cannot be invalidated; no NAK", "9.9.3 class J",
            WC_REM_INV_REQ_ERR),
     _row(43, "UC_DROPPED", "RESPONDER", "UC message given up: gap, opcode, length, key or no receive; the receive is "
-         "used again by the next FIRST or ONLY", "9.8.2.2", "DROP"),
-    _row(44, "UD_DROPPED", "RESPONDER", "UD packet without a receive work request or longer than it", "9.8.3.1", "DROP"),
+         "used again by the next FIRST or ONLY", "9.8.2", "DROP"),
+    _row(44, "UD_DROPPED", "RESPONDER", "UD packet without a receive work request or longer than it", "9.8.3", "DROP"),
     # Requester.
-    _fatal(45, "LOCAL_PROTECTION", "REQUESTER", "local key, protection domain, bounds or right of a send buffer", "9.9.2.1",
+    _fatal(45, "LOCAL_PROTECTION", "REQUESTER", "local key, protection domain, bounds or right of a send buffer", "9.9.2",
            WC_LOC_PROT_ERR),
-    _fatal(46, "LOCAL_LENGTH",     "REQUESTER", "message longer than 2^31, or UD message longer than the path MTU", "9.9.2.1",
+    _fatal(46, "LOCAL_LENGTH",     "REQUESTER", "message longer than 2^31, or UD message longer than the path MTU", "9.9.2",
            WC_LOC_LEN_ERR),
     _fatal(47, "LOCAL_OPERATION",  "REQUESTER", "work request opcode unknown, not for the QP's type, or READ or atomic with "
-           "max_rd_atomic 0", "9.9.2.1", WC_LOC_QP_OP_ERR),
-    _fatal(48, "LOCAL_MEMORY",     "REQUESTER", "work request or payload could not be read from its memory target", "9.9.2.1",
+           "max_rd_atomic 0", "9.9.2", WC_LOC_QP_OP_ERR),
+    _fatal(48, "LOCAL_MEMORY",     "REQUESTER", "work request or payload could not be read from its memory target", "9.9.2",
            WC_LOC_QP_OP_ERR),
     # Completer.
     _fatal(49, "RETRY_EXCEEDED",   "COMPLETER", "time-outs and sequence NAKs without progress beyond retry_cnt",
-           "9.7.6.1.3, 9.9.2.4.2", WC_RETRY_EXC_ERR),
-    _fatal(50, "RNR_EXCEEDED",     "COMPLETER", "RNR NAKs beyond rnr_retry", "9.7.5.2.8, 9.9.2.4.2", WC_RNR_RETRY_EXC_ERR),
-    _fatal(51, "NAK_INVALID",      "COMPLETER", "peer answered NAK invalid request (0x61)", "9.9.2.4.2", WC_REM_INV_REQ_ERR),
-    _fatal(52, "NAK_ACCESS",       "COMPLETER", "peer answered NAK remote access error (0x62)", "9.9.2.4.2", WC_REM_ACCESS_ERR),
-    _fatal(53, "NAK_OPERATIONAL",  "COMPLETER", "peer answered NAK remote operational error (0x63)", "9.9.2.4.2", WC_REM_OP_ERR),
+           "9.7.6.1, 9.9.2", WC_RETRY_EXC_ERR),
+    _fatal(50, "RNR_EXCEEDED",     "COMPLETER", "RNR NAKs beyond rnr_retry", "9.7.5.2.8, 9.9.2", WC_RNR_RETRY_EXC_ERR),
+    _fatal(51, "NAK_INVALID",      "COMPLETER", "peer answered NAK invalid request (0x61)", "9.9.2", WC_REM_INV_REQ_ERR),
+    _fatal(52, "NAK_ACCESS",       "COMPLETER", "peer answered NAK remote access error (0x62)", "9.9.2", WC_REM_ACCESS_ERR),
+    _fatal(53, "NAK_OPERATIONAL",  "COMPLETER", "peer answered NAK remote operational error (0x63)", "9.9.2", WC_REM_OP_ERR),
     _row(54, "SYNDROME_RESERVED", "COMPLETER", "AETH syndrome or NAK code reserved: response ignored", "9.7.5.2", "DROP"),
     _row(55, "ACK_GHOST", "COMPLETER", "response to a PSN that is already acknowledged", "9.7.6.1", "DROP"),
     _row(56, "ACK_BEYOND_SENT", "COMPLETER", "response to a PSN that was never sent", "9.7.6.1", "DROP"),
     _row(57, "IMPLIED_NAK", "COMPLETER", "READ or atomic response missing (gap, or a later ACK passed it): retried "
-         "from there, counts as a retry", "9.7.6.1.2", "NONE"),
-    _fatal(58, "BAD_RESPONSE",     "COMPLETER", "response that does not fit the request (kind, opcode sequence)", "9.9.2.4.2",
+         "from there, counts as a retry", "9.7.6.1", "NONE"),
+    _fatal(58, "BAD_RESPONSE",     "COMPLETER", "response that does not fit the request (kind, opcode sequence)", "9.9.2",
            WC_BAD_RESP_ERR),
-    _fatal(59, "READ_LENGTH",      "COMPLETER", "READ response whose length is not the path MTU or what is left", "9.9.2.4.2",
+    _fatal(59, "READ_LENGTH",      "COMPLETER", "READ response whose length is not the path MTU or what is left", "9.9.2",
            WC_LOC_LEN_ERR),
     _fatal(60, "RESPONSE_MEMORY",  "COMPLETER", "READ or atomic data could not be placed: local key or memory target",
-           "9.9.2.4.2", WC_LOC_PROT_ERR),
+           "9.9.2", WC_LOC_PROT_ERR),
     # Queues.
-    _row(61, "CQ_OVERFLOW", "QUEUE", "completion for a full CQ: not written, event CQ_ERR", "10.2.6.2", "NONE", effect="ERR"),
-    _row(62, "FLUSH", "QUEUE", "work request of a QP in ERR", "10.3.1.7", "NONE", local=WC_WR_FLUSH_ERR),
+    _row(61, "CQ_OVERFLOW", "QUEUE", "completion for a full CQ: not written, event CQ_ERR", "10.2", "NONE", effect="ERR"),
+    _row(62, "FLUSH", "QUEUE", "work request of a QP in ERR", "10.3.1", "NONE", local=WC_WR_FLUSH_ERR),
     _row(63, "DOORBELL", "QUEUE", "doorbell for a queue that does not exist, from another's page, or beyond its ring",
-         "10.2.6", "NONE"),
+         "10.2", "NONE"),
 )
 
 ERRORS   = {row.name: row for row in _ROWS}

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Error table: numbers fit the records, wire answers agree with syndromes, statuses with verbs."""
+import glob
+import os
+import re
+
 import pytest
 
 from roce_soc import errors as er
@@ -48,6 +52,18 @@ def test_numbers_are_abi(name, index):
 def test_index_of_refuses():
     with pytest.raises(ValueError, match="'NEVER'"):
         er.index_of("NEVER")
+
+
+def test_every_row_has_a_test():
+    """Each row is named by a test that provokes it, on the model or on the gateware."""
+    folder = os.path.dirname(__file__)
+    texts  = []
+    for path in glob.glob(os.path.join(folder, "test_*.py")):
+        if os.path.basename(path) != os.path.basename(__file__):
+            with open(path, encoding="utf-8") as file:
+                texts.append(file.read())
+    missing = {name for name in er.ERRORS if not any(re.search(rf"\b{name}\b", text) for text in texts)}
+    assert missing <= {"LOCAL_MEMORY"}
 
 
 def test_markdown_has_a_line_per_row():

@@ -184,15 +184,17 @@ def test_one_ack_for_all():
     assert statuses(pair.a) == [(3, 0)] and pair.a.next_deadline() is None
 
 
-@pytest.mark.parametrize("opcode,payload,status", [
-    (op.RC_READ_RESPONSE_MIDDLE, 256, v.WC_BAD_RESP_ERR), (op.RC_READ_RESPONSE_ONLY, 256, v.WC_BAD_RESP_ERR),
-    (op.RC_READ_RESPONSE_FIRST, 252, v.WC_LOC_LEN_ERR), (op.RC_ATOMIC_ACKNOWLEDGE, 0, v.WC_BAD_RESP_ERR)])
-def test_responses_that_do_not_fit(opcode, payload, status):
+@pytest.mark.parametrize("opcode,payload,status,row", [
+    (op.RC_READ_RESPONSE_MIDDLE, 256, v.WC_BAD_RESP_ERR, "BAD_RESPONSE"),
+    (op.RC_READ_RESPONSE_ONLY, 256, v.WC_BAD_RESP_ERR, "BAD_RESPONSE"),
+    (op.RC_READ_RESPONSE_FIRST, 252, v.WC_LOC_LEN_ERR, "READ_LENGTH"),
+    (op.RC_ATOMIC_ACKNOWLEDGE, 0, v.WC_BAD_RESP_ERR, "BAD_RESPONSE")])
+def test_responses_that_do_not_fit(opcode, payload, status, row):
     pair = Pair()
     pair.send(v.WR_RDMA_READ, 600)
     pair.a.tx(0)
     pair.feed(pair.a, opcode=opcode, psn=0x100, payload=bytes(payload), syndrome=0x1f)
-    assert statuses(pair.a) == [(1, status)]
+    assert statuses(pair.a) == [(1, status)] and pair.a.counters == {row: 1}
 
 
 def test_read_response_for_a_write():
@@ -250,7 +252,7 @@ def test_retries_are_counted(retry_cnt):
     pair.let_pass(lambda p, n: None)
     assert sum(p.psn == 0x100 for p in pair.wire) == retry_cnt + 1
     assert statuses(pair.a) == [(1, v.WC_RETRY_EXC_ERR), (2, v.WC_WR_FLUSH_ERR)]
-    assert pair.now == (retry_cnt + 1)*op.ack_timeout_ns(14)
+    assert pair.now == (retry_cnt + 1)*op.ack_timeout_ns(14) and pair.a.counters == {"RETRY_EXCEEDED": 1}
 
 
 def test_retry_7_of_rxe_never_ends():
@@ -300,7 +302,9 @@ def test_rnr_retries_are_counted(rnr_retry):
     pair.send(v.WR_SEND, 4, 2)
     pair.let_pass()
     assert sum(p.name == "RC_SEND_ONLY" and p.psn == 0x100 for p in pair.wire) == rnr_retry + 1
-    assert statuses(pair.a) == [(1, v.WC_RNR_RETRY_EXC_ERR), (2, v.WC_WR_FLUSH_ERR)]
+    done = pair.a.poll_cq()
+    assert [(c.wr_id, c.status) for c in done] == [(1, v.WC_RNR_RETRY_EXC_ERR), (2, v.WC_WR_FLUSH_ERR)]
+    assert [c.row for c in done] == ["RNR_EXCEEDED", "FLUSH"]
 
 
 def test_rnr_retry_7_never_ends():
@@ -320,79 +324,10 @@ def test_sequence_nak_does_not_cut_an_rnr_wait():
     assert pair.a.next_deadline() == 1_280_000 and pair.qa.requester.retries == 7
 
 
-# Loss of every packet -----------------------------------------------------------------------------
-
-WORK = ((v.WR_SEND, 700), (v.WR_RDMA_WRITE, 700), (v.WR_RDMA_READ, 700), (v.WR_ATOMIC_FETCH_AND_ADD, 8),
-        (v.WR_RDMA_WRITE_WITH_IMM, 300), (v.WR_SEND, 0), (v.WR_RDMA_READ, 300))
-
-
-def outcome(change=None, **attributes):
-    pair = Pair(**attributes)
-    for wr_id in range(3):
-        pair.receive(wr_id=100 + wr_id, va=B_VA + 4096*(wr_id + 1))
-    for wr_id, (opcode, length) in enumerate(WORK):
-        va = A_VA + 4096*wr_id
-        pair.send(opcode, length, wr_id, va=va, remote_va=B_VA + 0x8000 + 4096*(wr_id % 4), swap_add=7, imm=5)
-    pair.let_pass(change)
-    state = (statuses(pair.a), [(c.wr_id, c.status, c.byte_len, c.imm) for c in pair.b.poll_cq()],
-             bytes(pair.a.region.data), bytes(pair.b.region.data))
-    return state, len(pair.wire)
-
-
-def fields_that_matter(state):
-    return state[0], state[1]
-
-
-@pytest.mark.parametrize("profile", [None, RXE])
-def test_loss_of_each_packet_is_repaired(profile):
-    attributes = {"profile": profile} if profile else {}
-    clean, count = outcome(**attributes)
-    assert [s for _, s in clean[0]] == [0]*len(WORK) and len(clean[1]) == 3
-    for lost in range(1, count + 1):
-        state, _ = outcome(lambda p, n: None if n == lost else p, **attributes)
-        assert fields_that_matter(state) == fields_that_matter(clean), f"packet {lost} lost"
-        assert state[3] == clean[3], f"packet {lost} lost: memory of b"
-
-
-def test_every_packet_doubled_changes_nothing():
-    clean, _ = outcome()
-    doubled, _ = outcome(lambda p, n: [p, p])
-    assert doubled == clean
-
-
-@pytest.mark.parametrize("percent", [1, 5, 20])
-def test_random_loss_duplication_and_delay(rng, percent):
-    clean, _ = outcome()
-    for _ in range(20):
-        late = []
-
-        def change(packet, number):
-            now, late[:] = list(late), []
-            dice = rng.randrange(100)
-            if dice < percent:
-                return now
-            if dice < 2*percent:
-                return [packet, packet] + now
-            if dice < 3*percent:
-                late.append(packet)
-                return now
-            return [packet] + now
-        state, _ = outcome(change)
-        assert fields_that_matter(state) == fields_that_matter(clean)
-        assert state[3] == clean[3]
-
-
 def test_window_stays_below_half_the_psns():
     pair = Pair(profile=RXE)
     pair.send(v.WR_RDMA_WRITE, 256*200)
     assert len(pair.a.tx(0)) == 128
-
-
-@pytest.mark.parametrize("start", [0xfffff8, 0xffffff, 0, 0x7ffffc, 0x800000])
-def test_psn_wrap_with_loss(start):
-    for lost in (0, 3, 8, 9):
-        state, _ = outcome(lambda p, n: None if n == lost else p, sq_psn=start)
-        assert [s for _, s in state[0]] == [0]*len(WORK)
 
 
 def test_remote_key_is_never_granted_by_accident():

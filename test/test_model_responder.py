@@ -345,11 +345,11 @@ def test_uc_gap_costs_one_message():
 @pytest.mark.parametrize("packet", [
     {"opcode": op.UC_SEND_MIDDLE, "payload": bytes(256)}, {"opcode": op.UC_SEND_FIRST, "payload": bytes(255)},
     {"opcode": op.UC_WRITE_ONLY, "payload": bytes(4), "va": B_VA, "rkey": 0xbad, "dma_length": 4},
-    {"opcode": op.UC_SEND_ONLY_IMM, "payload": bytes(4)}])
+    {"opcode": op.UC_SEND_ONLY, "payload": bytes(256)}, {"opcode": op.UC_SEND_ONLY_IMM, "payload": bytes(4)}])
 def test_uc_refuses_in_silence(packet):
     pair = Pair("UC")
     if packet["opcode"] != op.UC_SEND_ONLY_IMM:
-        pair.receive()
+        pair.receive(length=255)
     assert pair.feed_b(psn=0x100, **packet) == [] and pair.qb.state == v.QPS_RTS
     assert not pair.b.poll_cq()
     pair.receive()

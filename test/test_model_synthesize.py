@@ -24,7 +24,7 @@ def opcodes(capture, side="b"):
     return [f.packet.name for f in capture.frames[side]]
 
 
-def count(faults, what, seeds=8):
+def count(faults, what, seeds=4):
     """Over some seeds: how many frames or events satisfy what(capture)."""
     return sum(what(synthesize(seed, faults, percent=20)) for seed in range(seeds))
 

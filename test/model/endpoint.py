@@ -20,8 +20,11 @@ from roce_soc.verbs import (QPS_ERR, QPS_RECEIVE, QPS_RESET, QPS_RTR, QPS_RTS, Q
 from test.model.memory import MemoryTable
 from test.model.packet import Packet, PacketError, ip, mac, parse, udp_sport
 from test.model.qp import Completion, QueuePair, ReceiveRequest, SendRequest, STANDARD
-from test.model.requester import Requester
+from test.model.completer import Completer
 from test.model.responder import Responder
+from test.model.unreliable import UCResponder, UDResponder
+
+RESPONDERS = {"RC": Responder, "UC": UCResponder, "UD": UDResponder}
 
 
 def pkey_match(a, b):
@@ -59,7 +62,7 @@ class Endpoint:
         """Make a QP with its attributes (qp.ATTRIBUTES) and bring it to `state`."""
         if not 0 < qpn < 0xffffff or qpn in self.qps:
             raise ValueError(f"qpn must be free and 1..0xfffffe, not {qpn:#x}")
-        if qp_type not in ("RC", "UC", "UD"):
+        if qp_type not in RESPONDERS:
             raise ValueError(f"qp_type must be RC, UC or UD, not {qp_type!r}")
         qp = self.qps[qpn] = QueuePair(self, qpn, qp_type)
         qp.requester, qp.responder = None, None
@@ -87,7 +90,7 @@ class Endpoint:
                 qp.src_ip  = qp.src_ip or self.gids[0]
                 qp.dst_ip  = qp.dst_ip or qp.src_ip
                 qp.sport   = qp.sport or udp_sport(qpn, qp.dest_qpn, qp.flow_label)
-                qp.responder, qp.requester = Responder(qp), Requester(qp)
+                qp.responder, qp.requester = RESPONDERS[qp.qp_type](qp), Completer(qp)
             elif state == QPS_RTR:
                 qp.responder.reset()
             elif state == QPS_RTS and qp.state == QPS_RTR:

@@ -1,47 +1,34 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Responder: checks every request in order, executes it, answers it.
+"""Responder of RC: checks every request in order, executes it, answers it.
 
-Ref: InfiniBand Architecture vol. 1 ch. 9.7.4 (validation), 9.7.5 (responses), 9.8.2 (UC), 9.8.3 (UD).
+Ref: InfiniBand Architecture vol. 1 ch. 9.7.4 (validation), 9.7.5 (responses).
 Not supported: SRQ.
 """
 from collections import deque, namedtuple
 
 from roce_soc import opcodes as op
 from roce_soc.errors import ERRORS
-from roce_soc.verbs import (ACCESS_LOCAL_WRITE, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ,
-                            ACCESS_REMOTE_WRITE, QPS_ERR, WC_FLAG_GRH, WC_FLAG_WITH_IMM,
-                            WC_FLAG_WITH_INV, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_SUCCESS)
+from roce_soc.verbs import (ACCESS_REMOTE_READ, QPS_ERR, WC_FLAG_GRH, WC_FLAG_WITH_IMM, WC_FLAG_WITH_INV, WC_RECV,
+                            WC_RECV_RDMA_WITH_IMM, WC_SUCCESS)
+from test.model.checks import Checks, Refusal
 from test.model.qp import Completion
 
 # What a duplicate READ or atomic is answered from.
 Resource = namedtuple("Resource", "kind first_psn last_psn va length rkey original")
 
-MAX_DMA_LENGTH = 1 << 31
-ACCESS_OF = {"WRITE": ACCESS_REMOTE_WRITE, "READ_REQUEST": ACCESS_REMOTE_READ,
-             "CMP_SWAP": ACCESS_REMOTE_ATOMIC, "FETCH_ADD": ACCESS_REMOTE_ATOMIC}
 
-
-class Refusal(Exception):
-    """A check that failed: `row` of errors.py."""
-    def __init__(self, row):
-        super().__init__(row)
-        self.row = row
-
-
-class Responder:
+class Responder(Checks):
     """The receiving half of a QP: request() takes packets that passed the endpoint's filter."""
     def __init__(self, qp):
-        self.qp, self.profile = qp, qp.endpoint.profile
+        super().__init__(qp)
+        self.profile = qp.endpoint.profile
         self.reset()
 
     def reset(self):
         """State of a QP that enters RTR."""
         self.epsn, self.msn = self.qp.rq_psn, 0
         self.nak_sent  = False          # one NAK a gap; silent until epsn comes.
-        self.kind      = None           # SEND or WRITE while inside a message.
-        self.receive   = None           # receive in use, and bytes placed in it.
-        self.placed    = 0
-        self.va        = self.rkey = self.residue = self.total = 0
+        self.kind      = self.receive = None
         self.resources = deque(maxlen=max(1, self.qp.max_dest_rd_atomic))
 
     # Entry ----------------------------------------------------------------------------------------
@@ -49,10 +36,6 @@ class Responder:
     def request(self, packet):
         """One request packet; answers go to the endpoint's send list, completions to the CQ."""
         row = op.OPCODES[packet.opcode]
-        if self.qp.qp_type == "UD":
-            return self._ud(packet)
-        if self.qp.qp_type == "UC":
-            return self._uc(packet, row)
         diff = op.psn_diff(packet.psn, self.epsn)
         if diff < 0:
             return self._duplicate(packet, row)
@@ -60,7 +43,7 @@ class Responder:
             return self._out_of_sequence()
         self.nak_sent = False
         try:
-            self._check(packet, row)
+            self.check(packet, row)
             self._execute(packet, row)
         except Refusal as refusal:
             self._refuse(packet, refusal.row)
@@ -71,78 +54,6 @@ class Responder:
         self.nak_sent = True
         self.qp.endpoint.count("PSN_SEQUENCE")
         self._acknowledge(self.epsn, op.NAK_PSN_SEQUENCE)
-
-    # Checks in their order ------------------------------------------------------------------------
-
-    def _check(self, packet, row):
-        qp = self.qp
-        if row.kind in ("SEND", "WRITE"):
-            if (self.kind != row.kind) if not row.starts else (self.kind is not None):
-                raise Refusal("OPCODE_SEQUENCE")
-        elif self.kind is not None:
-            raise Refusal("OPCODE_SEQUENCE")
-        if ACCESS_OF.get(row.kind, 0) & ~qp.access:
-            raise Refusal("QP_ACCESS")
-        self._check_resources(packet, row)
-        self._check_length(packet, row)
-        self._check_key(packet, row)
-
-    def _check_resources(self, packet, row):
-        qp = self.qp
-        if (row.kind == "SEND" and row.starts) or (row.kind == "WRITE" and row.has_imm):
-            if not qp.receives:
-                raise Refusal("RNR")
-        if row.kind in ("READ_REQUEST", "CMP_SWAP", "FETCH_ADD") and qp.max_dest_rd_atomic == 0:
-            raise Refusal("READ_RESOURCES")
-
-    def _check_length(self, packet, row):
-        length, pmtu = len(packet.payload), self.qp.pmtu
-        if row.payload == "PMTU" and length != pmtu:
-            raise Refusal("LENGTH_PMTU")
-        if (row.payload == "NONE" and length + packet.pad) or length > pmtu \
-           or (row.payload == "1..PMTU" and length == 0) or packet.pad != -length & 3:
-            raise Refusal("LENGTH_LAST")
-        if "RETH" in row.headers and packet.dma_length > MAX_DMA_LENGTH:
-            raise Refusal("LENGTH_RETH")
-        if row.kind == "WRITE":
-            residue = packet.dma_length if row.starts else self.residue
-            if length > residue or (row.ends and length != residue):
-                raise Refusal("LENGTH_RESIDUE")
-        if row.kind == "SEND":
-            receive, placed = (self.qp.receives[0], 0) if row.starts else (self.receive, self.placed)
-            if placed + length > receive.length:
-                if row.starts:
-                    self.receive = self.qp.receives.popleft()
-                raise Refusal("LENGTH_RECV")
-        if row.kind in ("CMP_SWAP", "FETCH_ADD") and packet.va & 7:
-            raise Refusal("ATOMIC_ALIGN")
-
-    def _check_key(self, packet, row):
-        """Leaves the region for _execute in self.region."""
-        qp, memory = self.qp, self.qp.endpoint.memory
-        self.region = None
-        if row.kind == "WRITE":
-            if row.starts:
-                self._region(memory, packet.rkey, packet.va, packet.dma_length, ACCESS_REMOTE_WRITE)
-            else:
-                self._region(memory, self.rkey, self.va, self.residue, ACCESS_REMOTE_WRITE)
-        elif row.kind == "READ_REQUEST":
-            self._region(memory, packet.rkey, packet.va, packet.dma_length, ACCESS_REMOTE_READ)
-        elif row.kind in ("CMP_SWAP", "FETCH_ADD"):
-            self._region(memory, packet.rkey, packet.va, 8, ACCESS_REMOTE_ATOMIC)
-        elif row.kind == "SEND" and packet.payload:
-            receive = qp.receives[0] if row.starts else self.receive
-            refused, self.region = memory.check(receive.lkey, receive.va, receive.length, ACCESS_LOCAL_WRITE, qp.pd)
-            if refused:
-                if row.starts:
-                    self.receive = qp.receives.popleft()
-                raise Refusal("RECV_PROTECTION")
-
-    def _region(self, memory, key, va, length, access):
-        if length:
-            refused, self.region = memory.check(key, va, length, access, self.qp.pd)
-            if refused:
-                raise Refusal(refused)
 
     # Execution ------------------------------------------------------------------------------------
 
@@ -286,47 +197,3 @@ class Responder:
                 if not refused:
                     return self._read_replies(packet, region, packet.psn == resource.first_psn)
         endpoint.count("DUPLICATE_DROPPED")
-
-    # UC and UD ------------------------------------------------------------------------------------
-
-    def _uc(self, packet, row):
-        """No answers: a gap or refusal abandons the message; the next FIRST or ONLY starts anew."""
-        if self.kind is not None and (packet.psn != self.epsn or row.starts):
-            self._uc_abandon()
-        elif packet.psn != self.epsn:
-            self.qp.endpoint.count("UC_DROPPED")
-        if not row.starts and self.kind is None:
-            self.epsn = (packet.psn + 1) & op.PSN_MASK   # rest of a message that was given up.
-            return
-        self.epsn = packet.psn
-        try:
-            self._check(packet, row)
-            self._execute(packet, row)
-        except Refusal:
-            self._uc_abandon()
-            self.epsn = (packet.psn + 1) & op.PSN_MASK
-
-    def _uc_abandon(self):
-        """Forget the message; its receive serves the next one."""
-        self.qp.endpoint.count("UC_DROPPED")
-        if self.receive is not None and self.kind == "SEND":
-            self.qp.receives.appendleft(self.receive)
-        self.receive = self.kind = None
-
-    def _ud(self, packet):
-        qp, grh = self.qp, bytes(40)
-        length  = op.GRH_BYTES + len(packet.payload)
-        if not qp.receives or length > qp.receives[0].length:
-            return qp.endpoint.count("UD_DROPPED")
-        receive = qp.receives[0]
-        refused, region = qp.endpoint.memory.check(receive.lkey, receive.va, receive.length, ACCESS_LOCAL_WRITE, qp.pd)
-        if refused:
-            return qp.endpoint.count("UD_DROPPED")
-        qp.receives.popleft()
-        header = packet._ip_header(packet.udp_length)
-        grh = bytes(40 - len(header)) + header
-        region.write(receive.va, grh + packet.payload)
-        flags = WC_FLAG_GRH | (WC_FLAG_WITH_IMM if op.OPCODES[packet.opcode].has_imm else 0)
-        qp.complete(Completion(receive.wr_id, WC_SUCCESS, WC_RECV, qp.qpn, byte_len=length, flags=flags,
-                               imm=packet.imm if flags & WC_FLAG_WITH_IMM else None, src_qp=packet.src_qp,
-                               solicited=bool(packet.se)))
