@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 ETHERTYPE_ARP = 0x0806
+ENGINE_MAC    = "02:00:00:00:00:01"   # what the SoC has after reset.
+ENGINE_IP     = "192.168.1.50"
 
 
 class EngineUnavailable(Exception):
@@ -54,7 +56,7 @@ class Engine(ABC):
     Attributes: `name`, `mac` and `ip` (text). Frames are bytes without FCS.
     Errors: EngineUnavailable when it cannot start, EngineError for what goes wrong later.
     """
-    name = mac = ip = ""
+    name, mac, ip = "", ENGINE_MAC, ENGINE_IP
 
     # Wire.
     @abstractmethod

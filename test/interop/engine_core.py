@@ -18,7 +18,7 @@ class CoreEngine(VerbsEngine):
 
     def __init__(self, seed):
         self.compiled = CompiledEngine(build_engine(), seed=seed)
-        super().__init__(self.compiled.roce, BUFFERS, "02:00:00:00:00:02", "10.0.0.2")
+        super().__init__(self.compiled.roce, BUFFERS)
         self.replies, self.left, self.cycles = [], 0, 0
 
     def deliver(self, frame):
@@ -42,9 +42,6 @@ class CoreEngine(VerbsEngine):
     def post_send(self, *arguments, **more):
         super().post_send(*arguments, **more)
         self.left = IDLE_CYCLES
-
-    def counter(self, index):
-        return self.compiled.counter(index)
 
     def facts(self):
         return {"clocks": self.cycles}

@@ -14,7 +14,7 @@ FIRST_VA  = 0x7f00_0000_0000
 
 class ModelEngine(Engine):
     """test/model's Endpoint, answering ARP itself as a port's slow path would."""
-    name, mac, ip = "model", "02:00:00:00:00:02", "10.0.0.2"
+    name = "model"
 
     def __init__(self):
         self.endpoint = Endpoint(self.mac, self.ip)

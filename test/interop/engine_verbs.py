@@ -24,10 +24,11 @@ class VerbsEngine(Engine):
     ----------
     roce : software.control.roce.RoCE
     buffers : (first, last) physical addresses that regions may use.
-    mac, ip : text
+    prefix : str
+        What register names of the engine begin with.
     """
-    def __init__(self, roce, buffers, mac, ip):
-        self.roce, self.mac, self.ip = roce, mac, ip
+    def __init__(self, roce, buffers, prefix=""):
+        self.roce, self.prefix = roce, prefix
         self.free, self.end = buffers
         self.regions, self.qps = [], {}
 
@@ -82,9 +83,10 @@ class VerbsEngine(Engine):
         self._region(va, len(data)).write(data, va)
 
     def counter(self, index):
-        """Counter `index` of the engine (monitor.py)."""
-        raise NotImplementedError
+        """Counter of the engine by number: a row of errors.py."""
+        bus = self.roce.bus
+        bus.write_register(f"{self.prefix}monitor_counter_select", index)
+        return bus.read_register(f"{self.prefix}monitor_counter_value")
 
     def counters(self):
-        """Every row of errors.py; a row that only tells what the peer did is none of a clean run either."""
         return {row.name: self.counter(row.index) for row in ERRORS.values()}
