@@ -4,7 +4,6 @@ length, key.
 
 Ref: InfiniBand Architecture vol. 1 ch. 9.7.4.1.2 to 9.7.4.1.6.
 """
-from roce_soc import opcodes as op
 from roce_soc.verbs import ACCESS_LOCAL_WRITE, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE
 
 MAX_DMA_LENGTH = 1 << 31
