@@ -14,6 +14,7 @@ from roce_soc.common import (
     PAGE_BYTES, QPI_WIDTH, TARGET_WIDTH, cqe_description, doorbell_description, memory_command_description,
     memory_rdata_description, refusal_description, ring_write_description)
 from roce_soc.errors import ERRORS
+from roce_soc.queue.rq_layout import RECV_WQE_LAYOUT, RQ_CTL_RESET, TakePort, rq_ctl_description
 from roce_soc.table import FlagTable, StateTable
 from roce_soc.verbs import WC_RECV
 
@@ -23,36 +24,7 @@ BURST       = 4       # receive WQEs one read fetches at most.
 READS       = 16      # reads outstanding.
 PAGE_SLOTS  = PAGE_BYTES//abi.RECV_WQE_BYTES
 
-# What the responder sees of a receive WQE; err: the slot could not be read.
-RECV_WQE_LAYOUT = [("wr_id", 64), ("num_sge", 8), ("va", 64), ("length", 32), ("lkey", 32), ("err", 1)]
-
-RQ_CTL_FLUSH, RQ_CTL_RESET = range(2)
-
 MODE_RUN, MODE_FLUSH, MODE_HOLD = range(3)   # HOLD: no fetch, no take; being written or reset.
-
-
-def rq_ctl_description():
-    """Flush (from now on every WQE completes with WR_FLUSH_ERR into `cqn`) or reset of a receive queue."""
-    return stream.EndpointDescription([("op", 1), ("index", QPI_WIDTH), ("qpn", 24), ("cqn", QPI_WIDTH)])
-
-
-class TakePort:
-    """The responder's window on the head of a queue.
-
-    Clock 0: `peek` (RQ number) with `peeking`. Clock 1: `index` (the same number) with `take` and `qpi`; the answer in
-    the same clock: `got` (the WQE is consumed), `park` (posted, on its way: a wake-up of `qpi` follows)
-    or neither (nothing posted). Clock 2: `wqe`, `slot` of what was got.
-    """
-    def __init__(self):
-        self.peek  = Signal(QPI_WIDTH)
-        self.peeking = Signal()
-        self.index = Signal(QPI_WIDTH)
-        self.take  = Signal()
-        self.qpi   = Signal(QPI_WIDTH)
-        self.got   = Signal()
-        self.park  = Signal()
-        self.wqe   = Record(RECV_WQE_LAYOUT)
-        self.slot  = Signal(16)
 
 
 # ReceiveQueues ------------------------------------------------------------------------------------
