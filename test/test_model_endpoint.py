@@ -94,6 +94,23 @@ def test_rtr_answers_but_does_not_send():
         pair.b.post_send(B_QPN, 1, v.WR_SEND)
 
 
+def test_rts_keeps_what_rtr_received():
+    pair = Pair()
+    pair.b.modify_qp(B_QPN, v.QPS_RTR)
+    pair.feed_b(**GOOD)
+    pair.b.modify_qp(B_QPN, v.QPS_RTS)
+    assert pair.feed_b(**{**GOOD, "psn": 0x101})[0].msn == 2
+
+
+def test_receive_in_use_is_flushed_first():
+    pair = Pair()
+    pair.receive(wr_id=100)
+    pair.receive(wr_id=101)
+    pair.feed_b(opcode=op.RC_SEND_FIRST, payload=bytes(256), psn=0x100)
+    pair.b.modify_qp(B_QPN, v.QPS_ERR)
+    assert [c.wr_id for c in pair.b.poll_cq()] == [100, 101]
+
+
 def test_error_flushes_in_order_and_later_posts_too():
     pair = Pair()
     for wr_id in range(3):

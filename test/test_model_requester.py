@@ -108,6 +108,7 @@ def test_local_invalidate():
     ("LOCAL_PROTECTION", v.WC_LOC_PROT_ERR, {"opcode": v.WR_SEND, "va": A_VA + SIZE - 63}),
     ("LOCAL_PROTECTION", v.WC_LOC_PROT_ERR, {"opcode": v.WR_RDMA_READ, "lkey": 0x777}),
     ("LOCAL_LENGTH", v.WC_LOC_LEN_ERR, {"opcode": v.WR_RDMA_WRITE, "length": (1 << 31) + 1}),
+    ("LOCAL_LENGTH", v.WC_LOC_LEN_ERR, {"opcode": v.WR_ATOMIC_FETCH_AND_ADD, "length": 4}),
     ("LOCAL_OPERATION", v.WC_LOC_QP_OP_ERR, {"opcode": v.WR_BIND_MW}),
     ("LOCAL_OPERATION", v.WC_LOC_QP_OP_ERR, {"opcode": v.WR_LOCAL_INV, "inv_rkey": 5})])
 def test_own_errors_after_the_ones_before(row, status, work):
@@ -195,6 +196,15 @@ def test_responses_that_do_not_fit(opcode, payload, status, row):
     pair.a.tx(0)
     pair.feed(pair.a, opcode=opcode, psn=0x100, payload=bytes(payload), syndrome=0x1f)
     assert statuses(pair.a) == [(1, status)] and pair.a.counters == {row: 1}
+
+
+@pytest.mark.parametrize("syndrome", [0x62, 0x20, 0x80])
+def test_read_response_that_is_no_ack(syndrome):
+    pair = Pair()
+    pair.send(v.WR_RDMA_READ, 4)
+    pair.a.tx(0)
+    pair.feed(pair.a, opcode=op.RC_READ_RESPONSE_ONLY, psn=0x100, payload=b"1234", syndrome=syndrome)
+    assert statuses(pair.a) == [] and pair.a.counters == {"SYNDROME_RESERVED": 1}
 
 
 def test_read_response_for_a_write():
