@@ -13,7 +13,8 @@
 The C++ half does the work of each cycle: streams, checkers, memories, clocks. Python holds the scenario, the
 reference model and the comparison. See `build`, `Sim`, `Source`, `Sink`, `Memory`.
 """
-from sim.harness.compile import build, build_cached, lint
+from sim.harness.cached import build_cached
+from sim.harness.compile import build, lint
 from sim.harness.emit import emit
 from sim.harness.memory import Memory
 from sim.harness.simulation import Frame, HarnessError, Sim, Timeout, Violation

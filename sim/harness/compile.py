@@ -97,7 +97,7 @@ def _run(command, cwd, **env):
     return done.stderr
 
 
-def _hash(*parts):
+def hash_of(*parts):
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
@@ -137,14 +137,14 @@ def _compile(cwd, units, trace):
             job.result()
 
 
-def _bench_sources():
+def bench_sources():
     return [p.read_bytes() for p in sorted((HERE / "cpp").iterdir())] + [Path(__file__).read_bytes()]
 
 
 def _runtime(trace):
     """Returns the folder with the objects every model shares."""
     include = verilator_root() / "include"
-    key     = _hash((include / "verilated.cpp").read_bytes(), str(trace), *_bench_sources())
+    key     = hash_of((include / "verilated.cpp").read_bytes(), str(trace), *bench_sources())
     path    = cache_dir() / f"runtime-{key}"
     if not path.exists():
         with _fresh(path) as scratch:
@@ -209,7 +209,7 @@ def build_verilog(text, files=None, *, name="top", trace=None, sources=()):
     if trace is None:
         trace = bool(os.environ.get("ROCE_TRACE"))
     extra = [Path(s).resolve() for s in sources]
-    key   = _hash(text, repr(sorted(files.items())), GLUE, " ".join(_flags(trace)), str(trace), *_bench_sources(),
+    key   = hash_of(text, repr(sorted(files.items())), GLUE, " ".join(_flags(trace)), str(trace), *bench_sources(),
                   *[p.read_bytes() for p in extra], str(cache_dir()) if files else "")
     final = cache_dir() / f"{name}-{key}"
     if not final.exists():
@@ -269,36 +269,6 @@ def build(module, ios, *, name="top", clocks=("sys",), trace=None):
     """
     text, files = emit(module, ios, clocks)
     return build_verilog(text, files, name=name, trace=trace)
-
-
-def _tree(paths):
-    for path in paths:
-        path  = Path(path)
-        names = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-        for p in names:
-            yield str(p.relative_to(ROOT) if p.is_relative_to(ROOT) else p.name)
-            yield p.read_bytes()
-
-
-def build_cached(make, *, key, name="top", clocks=("sys",), trace=None, sources=()):
-    """As `build`, but `make() -> (module, ios)` is called only if a source changed: elaborating a wide engine takes long.
-
-    `key` is text that names every parameter of `make`; `sources` are files and folders it depends on beside roce_soc/.
-    """
-    if trace is None:
-        trace = bool(os.environ.get("ROCE_TRACE"))
-    digest = _hash(str(key), name, repr(clocks), str(trace), sys.version, *_bench_sources(),
-                   *[p.read_bytes() for p in sorted(HERE.glob("*.py"))], (ROOT / "setup.py").read_bytes(),
-                   *_tree([ROOT / "roce_soc", *sources]))
-    note   = cache_dir() / f"{name}-{digest}.path"
-    if note.exists() and Path(note.read_text()).exists():
-        return note.read_text()
-    module, ios = make()
-    so = build(module, ios, name=name, clocks=clocks, trace=trace)
-    scratch = note.with_suffix(f".{os.getpid()}")
-    scratch.write_text(so)
-    os.replace(scratch, note)
-    return so
 
 
 def lint(module, ios, *, clocks=("sys",), name="top"):

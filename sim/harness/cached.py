@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Compiled models found by their sources: elaborating a wide engine takes longer than compiling a small one."""
+import fcntl
+import os
+import sys
+from pathlib import Path
+
+from sim.harness.compile import HERE, ROOT, bench_sources, build, cache_dir, hash_of
+
+
+def _tree(paths):
+    """Names and contents of the Python files of files and folders (relative ones: of the clone)."""
+    for path in paths:
+        path  = ROOT / path
+        names = sorted(path.rglob("*.py")) if path.is_dir() else [path]
+        for p in names:
+            yield str(p.relative_to(ROOT) if p.is_relative_to(ROOT) else p.name)
+            yield p.read_bytes()
+
+
+def build_cached(make, *, key, name="top", clocks=("sys",), trace=None, sources=()):
+    """As `build`, but `make() -> (module, ios)` is called only if a source changed.
+
+    `key` is text that names every parameter of `make`; `sources` are files and folders it depends on beside roce_soc/.
+    Of several processes that ask at once one elaborates, the others wait for it.
+    """
+    if trace is None:
+        trace = bool(os.environ.get("ROCE_TRACE"))
+    digest = hash_of(str(key), name, repr(clocks), str(trace), sys.version, *bench_sources(), (HERE / "emit.py").read_bytes(),
+                     (ROOT / "setup.py").read_bytes(), *_tree(["roce_soc", *sources]))
+    note   = cache_dir() / f"{name}-{digest}.path"
+    note.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{note}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if note.exists() and Path(note.read_text()).exists():
+            return note.read_text()
+        module, ios = make()
+        so      = build(module, ios, name=name, clocks=clocks, trace=trace)
+        scratch = note.with_suffix(".new")
+        scratch.write_text(so)
+        os.replace(scratch, note)
+        return so
