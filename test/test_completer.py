@@ -2,7 +2,7 @@
 """transport/completer: ACK ranges, implied NAKs, READ responses, ghosts, refusals, memory errors."""
 import pytest
 
-from requester_bench import SendBench, expect_cqes
+from test.requester_bench import SendBench, expect_cqes
 from roce_soc import abi
 from roce_soc.errors import BY_INDEX, ERRORS
 from roce_soc.opcodes import OPCODES, by_name

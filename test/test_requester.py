@@ -2,9 +2,9 @@
 """transport/requester: packets of every operation, limits, key checks, bursts, PSN wrap."""
 import pytest
 
-from requester_bench import SendBench, expect_cqes
+from test.requester_bench import SendBench, expect_cqes
 from roce_soc import abi
-from roce_soc.opcodes import OPCODES, packets
+from roce_soc.opcodes import OPCODES, by_name, packets
 from roce_soc.verbs import (
     SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, WC_LOC_LEN_ERR, WC_LOC_PROT_ERR, WC_LOC_QP_OP_ERR,
     WR_ATOMIC_FETCH_AND_ADD, WR_RDMA_READ, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM, WR_SEND, WR_SEND_WITH_IMM)
@@ -248,3 +248,57 @@ def test_reset_and_reuse(seed):
         b.pending, sent = [], len(b.packets)
         b.run(cycles=500)
         assert len(b.packets) == sent
+
+
+def test_posted_before_rts(seed):
+    """Work posted before the QP has its PSNs waits for CTL_START, also when the state is written first."""
+    b = SendBench(seed)
+    b.connect(0)
+    b.reset(0)
+    b.write_row(0, state=abi.QP_RTR)
+    b.post(0, WR_SEND, 10)
+    b.run(cycles=200)
+    b.write_row(0, state=abi.QP_RTS)
+    b.post(0, WR_SEND, 10)
+    b.run(cycles=200)
+    assert not b.packets
+    b.connect(0, psn=0x777)
+    b.completed(2)
+    assert [p.psn for p in b.packets] == [0x777, 0x778]
+
+
+def test_long_read(seed):
+    """A READ of 2^31 bytes goes out in requests of 2^29 bytes; with PMTU 256 one fills the window."""
+    for pmtu, requests in ((256, 1), (4096, 4)):
+        b = SendBench(seed, tick_cycles=4)
+        b.connect(0, pmtu=pmtu, psn=0xffff00, timeout=3, retry_cnt=1)
+        b.mr.send(valid_row=1, index=0, variant=0x55, access=1, pd=7, target=0, va=b.va(0), length=1 << 32, addr=0)
+        b.sim.drain(b.mr)
+        b.run(cycles=20)
+        b.peers[0].packet = lambda p, data: []
+        b.post(0, WR_RDMA_READ, 1 << 31)
+        b.run(cycles=400)
+        asked = [(p.psn, p.va - 0x5000_0000, p.dma_length) for p in b.packets]
+        size  = 1 << 29
+        assert asked == [((0xffff00 + n*size//pmtu) & 0xffffff, n*size, size) for n in range(requests)]
+        # The first response moves una; the repetition ends where the first request did.
+        b.respond(0, opcode=by_name("RC_READ_RESPONSE_FIRST").value, psn=0xffff00, syndrome=0x1f, data=bytes(pmtu))
+        b.run(lambda: any(p.psn == 0xffff01 for p in b.packets))
+        p = next(p for p in b.packets if p.psn == 0xffff01)
+        assert (p.psn, p.va - 0x5000_0000, p.dma_length) == (0xffff01, pmtu, size - pmtu)
+
+
+def test_acknowledged_are_skipped(seed):
+    """Rewound, and acknowledged before anything is sent again: what is done is not repeated."""
+    b = SendBench(seed)
+    b.connect(0, pmtu=256)
+    b.delay = 1 << 30
+    for length in (600, 600, 100, 600):           # PSNs 0..2, 3..5, 6, 7..9.
+        b.post(0, WR_SEND, length)
+    b.run(lambda: len(b.packets) == 10)
+    b.run(cycles=100)
+    for psn, syndrome in ((0x1000, 0x60), (0x1007, 0x1f)):
+        b.respond(0, opcode=by_name("RC_ACKNOWLEDGE").value, psn=psn, syndrome=syndrome)
+    b.run(cycles=300)
+    assert [(p.psn, OPCODES[p.opcode].name) for p in b.packets[10:]] == [(0x1008, "RC_SEND_MIDDLE"), (0x1009, "RC_SEND_LAST")]
+    assert len(b.cqes) == 3

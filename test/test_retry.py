@@ -2,7 +2,7 @@
 """transport/retry: loss at every place, time-outs, RNR, exhaustion and flush, order of completions, cycle figures."""
 import pytest
 
-from requester_bench import SendBench, expect_cqes
+from test.requester_bench import SendBench, expect_cqes
 from roce_soc import abi
 from roce_soc.opcodes import RNR_TIMER_10US, by_name
 from roce_soc.verbs import (

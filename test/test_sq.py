@@ -2,7 +2,7 @@
 """queue/sq: doorbell checks, prefetch at ring, page and cache ends, descriptor errors, ring and counter wrap."""
 import pytest
 
-from requester_bench import PAGE, SQ_BASE, SQ_LOG2, SendBench, expect_cqes
+from test.requester_bench import PAGE, SQ_BASE, SQ_LOG2, SendBench, expect_cqes
 from roce_soc import abi
 from roce_soc.verbs import SEND_SIGNALED, WC_LOC_QP_OP_ERR, WR_RDMA_WRITE, WR_SEND
 
@@ -46,7 +46,7 @@ def test_ring_wrap(seed, rng, log2, offset):
     b = SendBench(seed, latency=(1, 40))
     b.connect(0, sq_sig_all=1)
     b.write_row(0, sq_log2=log2, sq_addr=SQ_BASE + offset)
-    import requester_bench
+    from test import requester_bench
     requester_bench.SQ_LOG2, saved = log2, requester_bench.SQ_LOG2
     try:
         count = 0

@@ -19,12 +19,13 @@ READ_BITS   = log2_int(MAX_READS)          # index into the READ ring; counters 
 
 def requester_layout():
     """Written by the requester. PSNs: `next_psn` is sent next, below `sent_high` were sent once,
-    `msg_psn` is the first of the current message, below `msg_high` belong to registered messages."""
+    `msg_psn` is the first of the current message, below `msg_high` belong to registered messages;
+    `started`: these are set (CTL_START); `slot_high` follows the last registered message."""
     return [
         ("next_psn", 24), ("sent_high", 24), ("msg_psn", 24), ("msg_high", 24),
         ("slot", 16), ("slot_high", 16), ("epoch", EPOCH_WIDTH),
         ("out_index", RING_BITS + 1), ("read_index", READ_BITS + 1),
-        ("paused", 1), ("flushing", 1), ("busy_since", TIME_WIDTH)]
+        ("started", 1), ("paused", 1), ("flushing", 1), ("busy_since", TIME_WIDTH)]
 
 
 def cursor_layout():
@@ -266,8 +267,8 @@ class KickQueue(LiteXModule):
             If(self.urgent.valid, qpi.eq(self.urgent.qpi), valid.eq(1)),
             push_p.adr.eq(qpi),
             push_q.adr.eq(qpi),
-            queued.eq((push_p.row.odd ^ push_q.row.odd)
-                & ~(source.valid & source.ready & (source.qpi[:bits] == qpi))),
+            # A QP that is popped in this clock counts as queued: its visit starts now and reads later.
+            queued.eq(push_p.row.odd ^ push_q.row.odd),
             fifo.sink.valid.eq(valid & ~queued),
             fifo.sink.qpi.eq(qpi),
             pushed.we.eq(valid & ~queued),

@@ -183,7 +183,7 @@ class RequesterVisit(LiteXModule):
             a.reads_none.eq(reads == 0),
             a.wide.eq(~behind[-1] & (behind[WINDOW_SHIFT:23] != 0)),
             a.idle.eq(una.una == row.sent_high),
-            a.rts.eq((conn.state == QP_RTS) & (conn.qp_type == QP_TYPE_RC)),
+            a.rts.eq((conn.state == QP_RTS) & (conn.qp_type == QP_TYPE_RC) & row.started),
             a.sqd.eq((conn.state == QP_SQD) & (conn.qp_type == QP_TYPE_RC)),
             a.pd.eq(conn.pd),
             a.pmtu.eq(conn.pmtu),

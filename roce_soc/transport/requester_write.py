@@ -64,6 +64,7 @@ def write_ctl(s6, step, sq, row, moved):
                 row.next_psn.eq(step.psn), row.sent_high.eq(step.psn),
                 row.msg_psn.eq(step.psn),  row.msg_high.eq(step.psn),
                 row.slot_high.eq(s6.slot),
+                row.started.eq(1),
                 row.paused.eq(0),
                 row.flushing.eq(0),
             ],
