@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Transmit side: whole frames per class, taken in turns at frame boundaries, padded, turned round or sent.
+
+Ref: IEEE 802.3 clause 3.2.8 (padding); InfiniBand Architecture vol. 1 ch. 9.7.5.1.2 (acknowledges first).
+Not supported: more than one lossless class.
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc import opcodes
+from roce_soc.common import DATA_BYTES, DATA_WIDTH, MAX_FRAME, roce_wire_description, tx_sent_description
+from roce_soc.packet.align import LANE_BITS, expand, lanes_to
+from roce_soc.packet.encoder import frame_params
+
+MAX_BEATS         = -(-MAX_FRAME//DATA_BYTES)
+MAX_CONTROL_BEATS = 2
+CLASSES           = CONTROL, ROCE, SLOW = range(3)
+
+
+# FrameFIFO ----------------------------------------------------------------------------------------
+
+class FrameFIFO(LiteXModule):
+    """Keeps beats until their frame is whole; gives it without a gap, or forgets it.
+
+    Parameters
+    ----------
+    depth : int
+        Beats, a power of two.
+
+    Endpoints
+    ---------
+    sink : {data, lane, loop}, in
+        No ready: the writer looks at `free`. `lane` is the last valid lane, on last.
+    discard : Signal, in
+        With last: the frame is forgotten.
+    reserve : {beats}, in
+        Takes beats off `free` ahead of their writing.
+    free : Signal, out
+        Beats neither stored nor reserved.
+    source : {data, lane, loop}, out
+
+    Parameter `reserves` False: the beats are taken off `free` as they are written.
+
+    Latency: last beat in to first beat out 4 clocks; one beat a clock.
+    """
+    def __init__(self, depth, reserves=True, dw=DATA_WIDTH):
+        if depth < 4 or depth & (depth - 1):
+            raise ValueError(f"depth must be a power of two of at least 4, not {depth!r}")
+        layout       = [("data", dw), ("lane", LANE_BITS), ("loop", 1)]
+        self.sink    = sink    = stream.Endpoint(layout)
+        self.source  = source  = stream.Endpoint(layout)
+        self.reserve = reserve = stream.Endpoint([("beats", 7)])
+        self.discard = Signal()
+        self.free    = free    = Signal(max=depth + 1, reset=depth)
+
+        # # #
+
+        bits    = log2_int(depth)
+        storage = Memory(dw + LANE_BITS + 3, depth)
+        write   = storage.get_port(write_capable=True)
+        read    = storage.get_port(has_re=True, mode=READ_FIRST)
+        self.specials += storage, write, read
+        produce, commit, consume = Signal(bits + 1), Signal(bits + 1), Signal(bits + 1)
+        stored  = Signal(max=depth + 1)       # beats of the frame that is written.
+        ends    = Signal()
+        self.comb += [
+            sink.ready.eq(1),
+            reserve.ready.eq(1),
+            ends.eq(sink.valid & sink.last),
+            write.we.eq(sink.valid),
+            write.adr.eq(produce),
+            write.dat_w.eq(Cat(sink.data, sink.lane, sink.loop, stored == 0, sink.last)),
+        ]
+
+        # Read: the RAM's output and one register, each holds until the next is free.
+        loaded, valid    = Signal(), Signal()
+        advance, fetch   = Signal(), Signal()
+        self.comb += [
+            advance.eq(loaded & (~valid | source.ready)),
+            fetch.eq((consume != commit) & (~loaded | advance)),
+            read.re.eq(fetch),
+            read.adr.eq(consume),
+            source.valid.eq(valid),
+        ]
+        taken, back = Signal(7), Signal(max=depth + 1)
+        self.comb += [
+            taken.eq(Mux(reserve.valid, reserve.beats, 0) if reserves else sink.valid),
+            back.eq(Mux(ends & self.discard, stored + 1, 0)),
+        ]
+        self.sync += [
+            If(sink.valid,
+                produce.eq(produce + 1),
+                stored.eq(stored + 1),
+                If(sink.last,
+                    stored.eq(0),
+                    If(self.discard, produce.eq(commit)).Else(commit.eq(produce + 1)),
+                ),
+            ),
+            If(fetch, consume.eq(consume + 1)),
+            loaded.eq(fetch | (loaded & ~advance)),
+            If(advance,
+                valid.eq(1),
+                Cat(source.data, source.lane, source.loop, source.first, source.last).eq(read.dat_r),
+            ).Elif(source.ready,
+                valid.eq(0),
+            ),
+            # A beat's place is free when it was read.
+            free.eq(free - taken + back + fetch),
+        ]
+
+# SlowIntake ---------------------------------------------------------------------------------------
+
+class SlowIntake(LiteXModule):
+    """Slow-path frames for a FrameFIFO: last lane as a number, lanes behind it zero.
+
+    Latency: 2 clocks, one beat a clock.
+    """
+    def __init__(self, fifo, dw=DATA_WIDTH):
+        self.sink = sink = stream.Endpoint(roce_wire_description(dw))
+
+        # # #
+
+        s1      = Record([("valid", 1), ("last", 1), ("error", 1), ("data", dw), ("lane", LANE_BITS)])
+        mask    = Signal(dw//8)
+        self.comb += [
+            # Two beats may be on their way.
+            sink.ready.eq(fifo.free > 3),
+            mask.eq(Mux(s1.last, lanes_to(s1.lane), (1 << dw//8) - 1)),
+        ]
+        self.sync += [
+            s1.valid.eq(sink.valid & sink.ready),
+            s1.last.eq(sink.last),
+            s1.error.eq(sink.error != 0),
+            s1.data.eq(sink.data),
+            [s1.lane[i].eq((sink.last_be & sum(1 << n for n in range(dw//8) if n >> i & 1)) != 0) for i in range(LANE_BITS)],
+            fifo.sink.valid.eq(s1.valid),
+            fifo.sink.last.eq(s1.last),
+            fifo.sink.data.eq(s1.data & expand(mask)),
+            fifo.sink.lane.eq(s1.lane),
+            fifo.discard.eq(s1.error),
+        ]
+
+# RoCETransmit -------------------------------------------------------------------------------------
+
+class RoCETransmit(LiteXModule):
+    """One frame FIFO per class; control first, RoCE and slow path in turns; never starves inside a frame.
+
+    Parameters
+    ----------
+    roce_beats, control_beats, slow_beats : int
+        Beats of the FIFOs, powers of two. RoCE holds at least 4 largest frames, slow path one of its own.
+
+    Endpoints
+    ---------
+    sink : {data, bytes}, {fields of frame_params}, in
+        Frames of ICRCInserter; no ready. Dropped when err is not 0 on the last beat. A marker is only returned.
+    reserve : {beats, control}, in
+        A frame's beats, as it begins in the encoder.
+    room, room_control : Signal, out
+        One more frame of the class may begin.
+    slow_sink : roce_wire_description(512), in
+        Slow path; a frame with error is dropped.
+    source : roce_wire_description(512), out
+        To the PHY; no gap inside a frame while ready stays 1.
+    loop : roce_wire_description(512), out
+        Frames to the own MAC, for the receive side.
+    sent : tx_sent_description(), out
+        One pulse a frame or marker in the encoder's order, when the frame is stored whole; no ready.
+    pause : Signal(3), in
+        CONTROL, ROCE, SLOW: no new frame of the class begins.
+
+    Latency: last beat in to first beat out 5 clocks; one beat a clock, no clock between frames.
+    Errors : frames with err count in `dropped`.
+    """
+    def __init__(self, roce_beats=512, control_beats=64, slow_beats=128, dw=DATA_WIDTH):
+        if roce_beats < 4*MAX_BEATS:
+            raise ValueError(f"roce_beats must be at least {4*MAX_BEATS} (4 largest frames), not {roce_beats!r}")
+        # Stream Endpoints.
+        self.sink    = sink = stream.Endpoint(stream.EndpointDescription([("data", dw), ("bytes", 7)], frame_params()))
+        self.reserve = reserve = stream.Endpoint([("beats", 7), ("control", 1)])
+        self.source  = stream.Endpoint(roce_wire_description(dw))
+        self.loop    = stream.Endpoint(roce_wire_description(dw))
+        self.sent    = sent = stream.Endpoint(tx_sent_description())
+        self.pause   = Signal(len(CLASSES))
+        self.room, self.room_control = Signal(), Signal()
+        self.dropped = Signal()
+        self.fifos   = fifos = [FrameFIFO(control_beats, dw=dw), FrameFIFO(roce_beats, dw=dw), FrameFIFO(slow_beats, False, dw)]
+        self.submodules += fifos
+        self.slow      = SlowIntake(fifos[SLOW], dw)
+        self.slow_sink = self.slow.sink
+
+        # # #
+
+        # Frames go to the FIFO of their class; the encoder is told what happened.
+        self.comb += [
+            sink.ready.eq(1),
+            reserve.ready.eq(1),
+            self.room.eq(fifos[ROCE].free >= MAX_BEATS),
+            self.room_control.eq(fifos[CONTROL].free >= MAX_CONTROL_BEATS),
+        ]
+        for number, control in ((CONTROL, 1), (ROCE, 0)):
+            fifo = fifos[number]
+            self.comb += [
+                fifo.reserve.valid.eq(reserve.valid & (reserve.control == control)),
+                fifo.reserve.beats.eq(reserve.beats),
+                fifo.sink.valid.eq(sink.valid & ~sink.marker & (sink.control == control)),
+                fifo.sink.last.eq(sink.last),
+                fifo.sink.data.eq(sink.data),
+                fifo.sink.lane.eq(sink.bytes - 1),
+                fifo.sink.loop.eq(sink.loop),
+                fifo.discard.eq(sink.err != 0),
+            ]
+        self.sync += [
+            sent.valid.eq(sink.valid & sink.last),
+            sent.first.eq(1),
+            sent.last.eq(1),
+            [getattr(sent, n).eq(getattr(sink, n)) for n in ("owner", "marker", "qpi", "psn")],
+            sent.err.eq(Mux(sink.marker, 0, sink.err)),
+            self.dropped.eq(sink.valid & sink.last & ~sink.marker & (sink.err != 0)),
+        ]
+
+        # Choice at frame boundaries: control first, the other two in turns.
+        inside, kept = Signal(), Signal(2)
+        choice       = Signal(2)
+        turn         = Signal()              # slow path is next.
+        able         = Signal(len(CLASSES))
+        chosen       = stream.Endpoint(fifos[ROCE].source.description)
+        self.comb += [
+            able.eq(Cat(*[f.source.valid for f in fifos]) & ~self.pause),
+            If(inside,
+                choice.eq(kept),
+            ).Elif(able[CONTROL],
+                choice.eq(CONTROL),
+            ).Elif(able[SLOW] & (turn | ~able[ROCE]),
+                choice.eq(SLOW),
+            ).Else(
+                choice.eq(ROCE),
+            ),
+            [If((choice == n) & (inside | able[n]), fifos[n].source.connect(chosen)) for n in CLASSES],
+        ]
+        moved = Signal()
+        self.comb += moved.eq(chosen.valid & chosen.ready)
+        self.sync += If(moved,
+            inside.eq(~chosen.last),
+            kept.eq(choice),
+            If(choice != CONTROL, turn.eq(choice == ROCE)),
+        )
+
+        # Ways out, a register each; short frames are padded with the zeros behind their end.
+        lane = Signal(LANE_BITS)
+        self.comb += lane.eq(Mux(chosen.first & (chosen.lane < opcodes.ETHERNET_MIN_BYTES - 1), opcodes.ETHERNET_MIN_BYTES - 1, chosen.lane))
+        for out, loop in ((self.source, 0), (self.loop, 1)):
+            self.comb += [
+                If(chosen.loop == loop, chosen.ready.eq(~out.valid | out.ready)),
+                out.error.eq(0),
+            ]
+            self.sync += If(~out.valid | out.ready,
+                out.valid.eq(chosen.valid & (chosen.loop == loop)),
+                out.first.eq(chosen.first),
+                out.last.eq(chosen.last),
+                out.data.eq(chosen.data),
+                out.last_be.eq(Mux(chosen.last, Constant(1, dw//8) << lane, 0)),
+            )

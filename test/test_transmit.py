@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""network/transmit: classes, order, padding, loopback, errors, pause, room; with fetcher, encoder and ICRC before it."""
+import pytest
+
+from roce_soc import opcodes
+from roce_soc.common import OWNER_ACK
+from roce_soc.network.transmit import FrameFIFO, RoCETransmit
+from sim.harness import build
+from test.tx_bench import TxBench, make, padded
+
+
+@pytest.fixture(scope="module")
+def so():
+    return build(*make(), name="transmit")
+
+
+def full(bench):
+    """All beats are free again."""
+    bench.sim.step(20)
+    return [bench.sim.peek(f"free_{c}") for c in ("control", "roce", "slow")] == [64, 512, 128]
+
+
+def test_control_first(so, seed, rng):
+    """While the wire stands, acknowledges pass the data frames that wait, but not the one that has begun."""
+    bench = TxBench(so, seed, rng)
+    bench.tx.set(stall=1)
+    data = [bench.packet(opcodes.RC_WRITE_MIDDLE, 1024, client=0) for _ in range(5)]
+    bench.sim.step(400)
+    acks = [bench.packet(opcodes.RC_ACKNOWLEDGE, client=1, owner=OWNER_ACK) for _ in range(5)]
+    bench.sim.step(400)
+    assert len(bench.returned(10)) == 10, "all of them are stored whole"
+    bench.tx.set(stall=0)
+    got = [f.data for f in bench.frames(10)]
+    assert got == [padded(f) for _, f in data[:1] + acks + data[1:]]
+    assert full(bench)
+
+
+def test_padding(so, seed, rng):
+    """Only a zero-length SEND over untagged IPv4 is short: 58 bytes become 60, the rest of the lanes is not sent."""
+    bench = TxBench(so, seed, rng, rows=dict(ipv6=0, vlan_en=0))
+    _, frame = bench.packet(opcodes.RC_SEND_ONLY, 0)
+    got = bench.frames(1)[0].data
+    assert len(frame) == 58 and got == frame + b"\0\0"
+    for size in (1, 14, 42, 59, 60, 61, 64, 65, 127, 128, 1530):
+        slow = rng.randbytes(size)
+        bench.slow.send(slow)
+        assert bench.frames(1)[0].data == padded(slow)
+    assert full(bench)
+
+
+def test_loopback(so, seed, rng):
+    """Frames to the own MAC turn round, padded as well; the others go on; a stalled way does not lose anything."""
+    bench = TxBench(so, seed, rng, stall=.3)
+    for qpi in range(8):
+        bench.row(qpi, dst_mac=0x020000000001, src_mac=0x020000000001, ipv6=0, vlan_en=0)
+    there, back = [], []
+    for _ in range(60):
+        qpi = rng.randrange(16)
+        (back if qpi < 8 else there).append(bench.packet(opcodes.RC_SEND_ONLY, rng.randrange(600), qpi=qpi))
+    assert [f.data for f in bench.frames(len(back), bench.loop)] == [padded(f) for _, f in back]
+    assert [f.data for f in bench.frames(len(there))] == [padded(f) for _, f in there]
+
+
+def test_read_error_drops_the_frame(so, seed, rng):
+    """Nothing of it is sent, tx_sent says so, its beats are free again, its neighbours leave."""
+    bench = TxBench(so, seed, rng)
+    bench.memory.fail(0x10000, 0x20000, 1)
+    sent, bad = [], 0
+    for n in range(80):
+        fails = rng.random() < .4
+        addr  = (0x10000 if fails else 0x100000) + rng.randrange(3000)
+        pack  = bench.packet(opcodes.RC_WRITE_ONLY, rng.randrange(1, 4097), addr=addr)
+        sent.append((fails, *pack))
+    got = bench.frames(sum(not f for f, *_ in sent))
+    # IP identification counts dropped frames too.
+    assert [f.data for f in got] == [padded(frame) for fails, _, frame in sent if not fails]
+    assert bench.returned(80) == [(r["owner"], 0, r["qpi"], r["psn"], int(fails)) for fails, r, _ in sent]
+    assert full(bench)
+
+
+def test_second_page_error(so, seed, rng):
+    bench = TxBench(so, seed, rng)
+    bench.memory.fail(0x20000, 0x21000, 3)
+    bench.memory.set(timeout=50)
+    record, _ = bench.packet(opcodes.RC_WRITE_ONLY, 2000, addr=0x20000 - 300)
+    assert bench.returned(1) == [(record["owner"], 0, record["qpi"], record["psn"], 3)]
+    bench.sim.step(200)
+    assert not len(bench.tx) and full(bench)
+
+
+def test_markers(so, seed, rng):
+    """Return in order with the packets around them and send nothing, also after a read error."""
+    bench = TxBench(so, seed, rng, latency=40)
+    bench.memory.fail(0x10000, 0x20000, 1)
+    wanted, frames = [], []
+    for n in range(100):
+        kind = rng.randrange(4)
+        if kind == 0:
+            r = bench.marker()
+            wanted.append((r["owner"], 1, r["qpi"], r["psn"], 0))
+        else:
+            r, frame = bench.packet(opcodes.RC_SEND_ONLY, rng.choice([0, rng.randrange(1, 500)]), addr=0x10000 if kind == 1 else 0x30000)
+            err = int(kind == 1 and r["length"] > 0)
+            wanted.append((r["owner"], 0, r["qpi"], r["psn"], err))
+            frames += [] if err else [frame]
+    assert bench.returned(100) == wanted
+    assert [f.data for f in bench.frames(len(frames))] == [padded(f) for f in frames]
+
+
+def test_classes_share(so, seed, rng):
+    """Slow path and RoCE take turns per frame; each class keeps its order; whole frames only."""
+    bench = TxBench(so, seed, rng)
+    bench.tx.set(stall=1)
+    data = [bench.packet(opcodes.RC_WRITE_MIDDLE, 256) for _ in range(12)]
+    slow = [b"\xff" * 6 + rng.randbytes(rng.randrange(40, 500)) for _ in range(12)]
+    for frame in slow:
+        bench.slow.send(frame)
+    bench.sim.step(600)
+    bench.tx.set(stall=.1)
+    got   = [f.data for f in bench.frames(24)]
+    first = [f in {padded(s) for s in slow} for f in got]
+    assert sum(first[:14]) >= 6
+    assert [f for f in got if f in {padded(s) for s in slow}] == [padded(s) for s in slow]
+    assert [f for f in got if f not in {padded(s) for s in slow}] == [padded(f) for _, f in data]
+
+
+def test_slow_error(so, seed, rng):
+    """A slow-path frame with an error mark is dropped whole."""
+    bench = TxBench(so, seed, rng)
+    bench.slow.send(bytes(200), error=1)
+    bench.slow.send(b"good" * 50)
+    assert bench.frames(1)[0].data == b"good" * 50
+    bench.sim.step(100)
+    assert not len(bench.tx) and full(bench)
+
+
+def test_pause(so, seed, rng):
+    """A paused class begins no frame; the others go on."""
+    bench = TxBench(so, seed, rng)
+    bench.sim.poke("pause", 0b010)
+    data = [bench.packet(opcodes.RC_WRITE_MIDDLE, 256) for _ in range(4)]
+    acks = [bench.packet(opcodes.RC_ACKNOWLEDGE, owner=OWNER_ACK) for _ in range(4)]
+    assert [f.data for f in bench.frames(4)] == [padded(f) for _, f in acks]
+    bench.sim.step(200)
+    assert not len(bench.tx)
+    bench.sim.poke("pause", 0)
+    assert [f.data for f in bench.frames(4)] == [padded(f) for _, f in data]
+
+
+def test_full(so, seed, rng):
+    """The wire stands: the FIFOs fill up to whole frames and nothing is lost or cut."""
+    bench = TxBench(so, seed, rng)
+    bench.tx.set(stall=1)
+    sent = [bench.packet(opcodes.RC_WRITE_MIDDLE, 4096) for _ in range(20)]
+    bench.sim.step(3000)
+    stored = len(bench.sent)
+    assert 4 <= stored <= 8
+    bench.tx.set(stall=0)
+    assert [f.data for f in bench.frames(20)] == [f for _, f in sent]
+    assert full(bench)
+
+
+def test_parameters():
+    with pytest.raises(ValueError, match="roce_beats"):
+        RoCETransmit(roce_beats=256)
+    for bad in (2, 100):
+        with pytest.raises(ValueError, match="depth"):
+            FrameFIFO(bad)
