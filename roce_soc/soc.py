@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The SoC that boards and simulation share: CPU, UART, timer, 100G port, engine, slow path.
+
+`RoCESoC` is board independent: a target brings clocks, pins and a PHY. `add_roce` puts a port with its
+engine into any other LiteX SoC.
+
+Not supported: DDR4 and host memory behind the engine (on-chip RAM only), more than one port.
+"""
+import os
+
+from migen import *
+
+from litex.gen import *
+from litex.soc.integration.common import get_mem_data
+from litex.soc.integration.soc import SoCRegion
+from litex.soc.integration.soc_core import SoCCore
+from litex.soc.interconnect import wishbone
+
+from roce_soc import firmware
+from roce_soc.network.slowpath import RoCESlowPath
+
+FIRMWARE_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "software", "firmware")
+
+# Addresses, all uncached: the CPU's caches know nothing of what the engine writes.
+MEM_MAP = {
+    "slowpath":      0x8000_0000,
+    "control_ram":   0x8100_0000,
+    "roce_doorbell": 0x9000_0000,
+    "roce_memory":   0xa000_0000,
+}
+
+DEFAULT_MAC = 0x02_00_00_00_00_01
+DEFAULT_IP  = "192.168.1.50"
+
+
+# Engine into a SoC --------------------------------------------------------------------------------
+
+def add_roce(soc, phy, *,
+    name            = "roce",
+    mac_address     = DEFAULT_MAC,
+    ip_address      = DEFAULT_IP,
+    memory_size     = 1 << 20,
+    with_engine     = True,
+    with_slowpath   = True,
+    slow_clk_freq   = None,
+    engine_parameters = None,
+):
+    """Adds a RoCE port to a LiteX SoC: engine, its memory, doorbells, interrupt, slow path.
+
+    Parameters
+    ----------
+    soc : SoC
+        With a CPU or any other bus master; 32-bit Wishbone bus.
+    phy : RoCEPHY
+        The port; its `source` and `sink` are connected here, its registers are the caller's (`soc.phy = phy`).
+    name : str
+        Prefix of registers (`<name>_...`) and regions (`<name>_memory`, `<name>_doorbell`).
+    mac_address, ip_address : int, str
+        Own addresses after reset; software may change the slow path's, QPs carry their own.
+    memory_size : int
+        Bytes of on-chip memory that the engine reads and writes (target 0), a power of two from 64 KiB.
+    with_engine : bool
+        False: link and slow path alone, every frame takes the slow path.
+    with_slowpath : bool
+        False: what is not RoCE is dropped.
+    slow_clk_freq : number
+        Hz for ARP's repetition times, default the SoC's clock; simulation gives a smaller one.
+    engine_parameters : dict
+        Keywords of RoCECore.
+
+    Returns
+    -------
+    The engine, or None.
+    """
+    if memory_size < 1 << 16 or memory_size & (memory_size - 1):
+        raise ValueError(f"memory_size must be a power of two from {1 << 16}, not {memory_size!r}")
+    if not (with_engine or with_slowpath):
+        raise ValueError("with_engine and with_slowpath are both False: nothing would take the port's frames")
+    core = add_engine(soc, phy, name, memory_size, engine_parameters or {}) if with_engine else None
+    if with_slowpath:
+        slowpath = RoCESlowPath(mac_address, ip_address, slow_clk_freq or soc.clk_freq)
+        soc.add_module(name="slowpath", module=slowpath)
+        if with_engine:
+            soc.comb += [core.slow_rx.connect(slowpath.sink), slowpath.source.connect(core.slow_tx)]
+        else:
+            soc.comb += [phy.source.connect(slowpath.sink), slowpath.source.connect(phy.sink)]
+        add_slots(soc, slowpath)
+    elif with_engine:
+        soc.comb += core.slow_rx.ready.eq(1)
+    return core
+
+
+def add_engine(soc, phy, name, memory_size, parameters):
+    """Engine with its on-chip memory, doorbell window and interrupt; returns it."""
+    from roce_soc.core import RoCECore
+    from roce_soc.memory.sram import RoCESRAM
+
+    core = RoCECore(memory_bytes=memory_size, **parameters)
+    soc.add_module(name=name, module=core)
+    soc.comb += [phy.source.connect(core.rx), core.tx.connect(phy.sink)]
+
+    memory = RoCESRAM(memory_size)
+    soc.add_module(name=f"{name}_memory", module=memory)
+    for port in ("payload_write", "payload_read", "descriptor_read", "completion_write"):
+        memory.add_port(getattr(core, port))
+    for region, slave, size in ((f"{name}_memory", memory.bus, memory_size), (f"{name}_doorbell", core.doorbells.bus, core.doorbells.size)):
+        soc.bus.add_slave(region, slave, SoCRegion(origin=MEM_MAP.get(region), size=size, cached=False))
+    if soc.irq.enabled:
+        soc.irq.add(name, use_loc_if_exists=True)
+    return core
+
+
+def add_slots(soc, slowpath):
+    """The CPU's frame slots on the bus: receive slots first, transmit slots behind."""
+    origin = MEM_MAP["slowpath"]
+    soc.bus.add_region("slowpath", SoCRegion(origin=origin, size=slowpath.rx_bytes + slowpath.tx_bytes, cached=False, linker=True))
+    for side, at, size in (("rx", 0, slowpath.rx_bytes), ("tx", slowpath.rx_bytes, slowpath.tx_bytes)):
+        soc.bus.add_slave(f"slowpath_{side}", getattr(slowpath.cpu, f"bus_{side}"),
+            SoCRegion(origin=origin + at, size=size, cached=False, linker=True))
+
+
+# RoCESoC ------------------------------------------------------------------------------------------
+
+class RoCESoC(SoCCore):
+    """VexRiscv with its firmware, one 100G RoCE port.
+
+    ::
+
+        CPU, UART, timer ─┬─ bus ─┬─ rom, sram, control_ram
+        debug bridge ─────┘       ├─ registers (csr)
+                                  ├─ slowpath ◄─► engine ◄─► phy
+                                  ├─ roce_doorbell ─►│
+                                  └─ roce_memory  ◄─►┘
+
+    Parameters
+    ----------
+    platform, sys_clk_freq : as SoCCore
+    phy : RoCEPHY
+        Port; its clock domains are its own.
+    ms_cycles : int
+        Clocks that the firmware takes for a millisecond, 10 or more; default sys_clk_freq/1000. Simulation
+        gives fewer so that time-outs of a second pass quickly.
+    mac_address, ip_address, memory_size, with_engine, engine_parameters : as add_roce
+    kwargs : further keywords of SoCCore (uart_name, ...).
+
+    Firmware: `add_firmware(builder)` before `builder.build()`.
+    """
+    def __init__(self, platform, sys_clk_freq, phy, *,
+        ms_cycles         = None,
+        mac_address       = DEFAULT_MAC,
+        ip_address        = DEFAULT_IP,
+        memory_size       = 1 << 20,
+        with_engine       = True,
+        engine_parameters = None,
+        **kwargs):
+        ms_cycles = int(sys_clk_freq//1000) if ms_cycles is None else ms_cycles
+        if not 10 <= ms_cycles < 1 << 32:
+            raise ValueError(f"ms_cycles must be 10..{(1 << 32) - 1}, not {ms_cycles!r}")
+        self.mem_map = {**self.mem_map, **MEM_MAP}
+        SoCCore.__init__(self, platform, sys_clk_freq, **{**dict(
+            cpu_type             = "vexriscv",
+            integrated_rom_size  = 0x10000,
+            integrated_sram_size = 0x4000,
+            timer_uptime         = True,
+            ident                = "roce_soc: RoCE v2 endpoint at 100 Gb/s",
+            ident_version        = False,
+        ), **kwargs})
+        # The ROM's contents come with the firmware: no BIOS.
+        self.integrated_rom_initialized = True
+
+        # Control RAM: status block, requests, event log.
+        self.control_ram = wishbone.SRAM(firmware.CONTROL_RAM_BYTES, bus=wishbone.Interface(data_width=32))
+        self.bus.add_slave("control_ram", self.control_ram.bus,
+            SoCRegion(origin=MEM_MAP["control_ram"], size=firmware.CONTROL_RAM_BYTES, cached=False))
+        self.add_constant("ROCE_MS_CYCLES", ms_cycles)
+        self.add_constant("ROCE_LOG_ADDR", MEM_MAP["control_ram"] + firmware.LOG_OFFSET)
+
+        # Port and engine.
+        self.phy = phy
+        self.roce_core = add_roce(self, phy,
+            mac_address       = mac_address,
+            ip_address        = ip_address,
+            memory_size       = memory_size,
+            with_engine       = with_engine,
+            slow_clk_freq     = 1000*ms_cycles,
+            engine_parameters = engine_parameters,
+        )
+
+    # Firmware -------------------------------------------------------------------------------------
+
+    def add_firmware(self, builder):
+        """Has the builder compile the firmware instead of LiteX's BIOS."""
+        libraries = ("libc", "libcompiler_rt", "libbase")
+        builder.software_packages  = [p for p in builder.software_packages if p[0] in libraries]
+        builder.software_libraries = list(libraries)
+        builder.add_software_package("firmware", FIRMWARE_DIRECTORY)
+        os.makedirs(builder.generated_dir, exist_ok=True)
+        write_headers(builder.generated_dir)
+
+    def init_mems(self, **kwargs):
+        """Called by the builder once the firmware is compiled."""
+        image = os.path.join(self.builder.software_dir, "firmware", "firmware.bin")
+        if os.path.exists(image):
+            self.init_rom("rom", contents=get_mem_data(image, data_width=self.bus.data_width, endianness=self.cpu.endianness))
+
+
+def write_headers(directory):
+    """Writes roce_abi.h and roce.h for the firmware."""
+    from roce_soc import abi
+    for name, text in (("roce_abi.h", abi.c_header()), ("roce.h", firmware.c_header())):
+        with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+            file.write(text)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Transports of the control library: a SoC's bus over litex_server or over the simulation's socket.
+
+Registers, memories and constants are named as in csr.json, which LiteX writes with every build. No gateware import.
+"""
+import json
+import socket
+
+from roce_soc import abi
+from software.control.roce import Bus
+
+BURST = 255     # words of a UARTBone command.
+
+
+class RegisterMap:
+    """Names of csr.json: `registers` {name: (address, words)}, `memories` {name: (base, size)}, `constants`."""
+    def __init__(self, path):
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+        self.registers = {n: (r["addr"], r["size"]) for n, r in data["csr_registers"].items()}
+        self.memories  = {n: (m["base"], m["size"]) for n, m in data["memories"].items()}
+        self.constants = data["constants"]
+
+    def register(self, name):
+        """(address, 32-bit words); KeyError names what is near."""
+        try:
+            return self.registers[name]
+        except KeyError:
+            near = [n for n in self.registers if name.split("_")[-1] in n][:8]
+            raise KeyError(f"no register {name!r} in csr.json; there are {near}") from None
+
+
+class WordBus(Bus):
+    """Registers by name and memory by byte on top of word accesses.
+
+    A transport offers read_words(address, count) -> list and write_words(address, words): 32-bit words, byte address.
+    Memory addresses are the engine's (target 0): offset 0 is the first byte of region `roce_memory`.
+    """
+    def __init__(self, csr_json):
+        self.map = csr_json if isinstance(csr_json, RegisterMap) else RegisterMap(csr_json)
+
+    # Registers ------------------------------------------------------------------------------------
+
+    def read_register(self, name):
+        """Value of a register; the most significant word comes first."""
+        addr, words = self.map.register(name)
+        value = 0
+        for word in self.read_words(addr, words):
+            value = value << 32 | word
+        return value
+
+    def write_register(self, name, value):
+        """Writes a register of any width."""
+        addr, words = self.map.register(name)
+        self.write_words(addr, [(value >> 32*(words - 1 - i)) & 0xffffffff for i in range(words)])
+
+    # Memory ---------------------------------------------------------------------------------------
+
+    def region(self, name):
+        """Bus address of a region's first byte."""
+        try:
+            return self.map.memories[name][0]
+        except KeyError:
+            raise KeyError(f"no memory {name!r} in csr.json; there are {list(self.map.memories)}") from None
+
+    def read_bytes(self, address, length):
+        """Bytes at a bus address of any alignment."""
+        first = address & ~3
+        words = self.read_words(first, -(-(address + length - first)//4)) if length else []
+        data  = b"".join(word.to_bytes(4, "little") for word in words)
+        return data[address - first:address - first + length]
+
+    def write_bytes(self, address, data):
+        """Writes bytes at a bus address of any alignment; words that are touched in part are read first."""
+        data = bytes(data)
+        head, tail = address & 3, -(address + len(data)) & 3
+        if not data:
+            return
+        first = address - head
+        if head:
+            data = self.read_words(first, 1)[0].to_bytes(4, "little")[:head] + data
+        if tail:
+            data += self.read_words(first + len(data) + tail - 4, 1)[0].to_bytes(4, "little")[4 - tail:]
+        self.write_words(first, [int.from_bytes(data[i:i + 4], "little") for i in range(0, len(data), 4)])
+
+    def read_memory(self, addr, length):
+        return self.read_bytes(self.region("roce_memory") + addr, length)
+
+    def write_memory(self, addr, data):
+        self.write_bytes(self.region("roce_memory") + addr, data)
+
+    def doorbell(self, page, kind, queue, index):
+        self.write_words(self.region("roce_doorbell") + page*abi.DOORBELL_PAGE_BYTES + kind, [queue << 16 | index])
+
+
+class SocketBus(WordBus):
+    """The simulation's bus socket (sim/roce_sim.py --bus-port): UARTBone's bytes over TCP, many commands on the way.
+
+    Raises ConnectionError when the simulation goes away.
+    """
+    WINDOW = 64     # read commands sent ahead of their answers.
+
+    def __init__(self, host, port, csr_json, timeout=60):
+        WordBus.__init__(self, csr_json)
+        self.socket = socket.create_connection((host, port), timeout=timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def close(self):
+        """Ends the connection."""
+        self.socket.close()
+
+    def _receive(self, length):
+        parts = []
+        while length:
+            part = self.socket.recv(min(length, 1 << 16))
+            if not part:
+                raise ConnectionError("the simulation closed the bus")
+            parts.append(part)
+            length -= len(part)
+        return b"".join(parts)
+
+    def read_words(self, address, count):
+        """32-bit words from a byte address on."""
+        out, bursts, sent = b"", [(i, min(BURST, count - i)) for i in range(0, count, BURST)], 0
+        for n, (_, words) in enumerate(bursts):
+            ahead = b""
+            while sent < len(bursts) and sent < n + self.WINDOW:
+                start, size = bursts[sent]
+                ahead += bytes([2, size]) + ((address >> 2) + start).to_bytes(4, "big")
+                sent  += 1
+            if ahead:
+                self.socket.sendall(ahead)
+            out += self._receive(4*words)
+        return [int.from_bytes(out[i:i + 4], "big") for i in range(0, len(out), 4)]
+
+    def write_words(self, address, words):
+        """Writes words; returns when they are sent (later commands of this client come after them)."""
+        out = []
+        for i in range(0, len(words), BURST):
+            part = words[i:i + BURST]
+            out.append(bytes([1, len(part)]) + ((address >> 2) + i).to_bytes(4, "big") + b"".join(w.to_bytes(4, "big") for w in part))
+        self.socket.sendall(b"".join(out))
+
+
+class RemoteBus(WordBus):
+    """A board or simulation behind litex_server (UARTBone, Etherbone, PCIe)."""
+    CHUNK = 128
+
+    def __init__(self, csr_json, host="localhost", port=1234):
+        from litex.tools.litex_client import RemoteClient
+        WordBus.__init__(self, csr_json)
+        self.client = RemoteClient(host=host, port=port, csr_data_width=32, csr_bus_address_width=32)
+        self.client.open()
+
+    def close(self):
+        """Ends the connection."""
+        self.client.close()
+
+    def read_words(self, address, count):
+        """32-bit words from a byte address on."""
+        out = []
+        for i in range(0, count, self.CHUNK):
+            out += self.client.read(address + 4*i, min(self.CHUNK, count - i))
+        return out
+
+    def write_words(self, address, words):
+        """Writes words from a byte address on."""
+        for i in range(0, len(words), self.CHUNK):
+            self.client.write(address + 4*i, list(words[i:i + self.CHUNK]))

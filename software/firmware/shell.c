@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Console commands. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "firmware.h"
+
+#define LINE 80
+#define WORDS 6
+
+static char line[LINE];
+static unsigned used;
+
+static uint32_t number(char *const *words, unsigned count, unsigned n, uint32_t otherwise)
+{
+	return n < count ? strtoul(words[n], NULL, 0) : otherwise;
+}
+
+static void print_ip(uint32_t ip)
+{
+	print("%u.%u.%u.%u", (unsigned)(ip >> 24), (unsigned)(ip >> 16) & 255, (unsigned)(ip >> 8) & 255, (unsigned)ip & 255);
+}
+
+/* link --------------------------------------------------------------------------------------------- */
+
+static void link_command(char **words, unsigned count)
+{
+	if(count > 1) {
+		if(!strcmp(words[1], "up"))
+			link_request(true);
+		else if(!strcmp(words[1], "down"))
+			link_request(false);
+		else if(!strcmp(words[1], "restart"))
+			link_restart();
+		else
+			print("link [up|down|restart], not %s\n", words[1]);
+	}
+	print("state %s reason %s attempts %lu failures %lu ups %lu backoff %lu ms\n",
+		link_state_name(link_info.state), link_reason_name(link_info.reason), (unsigned long)link_info.attempts,
+		(unsigned long)link_info.failures, (unsigned long)link_info.ups, (unsigned long)link_info.backoff_ms);
+	print("status %08lx control %08lx latched %08lx\n", (unsigned long)phy_status_read(),
+		(unsigned long)phy_control_read(), (unsigned long)phy_latched_read());
+}
+
+/* qp, mr ------------------------------------------------------------------------------------------- */
+
+static void print_qp(unsigned i)
+{
+	struct qp *qp = qp_get(i);
+
+	print("qp %u %s qpn %06lx dest %06lx pmtu %lu ", i, qp_state_names[qp->state], (unsigned long)qp_field(qp->row, "qpn"),
+		(unsigned long)qp_field(qp->row, "dest_qpn"), (unsigned long)(128u << qp_field(qp->row, "pmtu")));
+	print_ip(qp_field(qp->row, "dst_ip"));
+	print(" sq_psn %06lx rq_psn %06lx\n", (unsigned long)qp_field(qp->row, "sq_psn"), (unsigned long)qp_field(qp->row, "rq_psn"));
+}
+
+static void qp_command(char **words, unsigned count)
+{
+	if(count == 1) {
+		for(unsigned i = 0; i < FIRMWARE_QPS; i++)
+			if(qp_get(i)->state != ROCE_QP_RESET)
+				print_qp(i);
+		return;
+	}
+	uint32_t index = number(words, count, 1, 0);
+
+	if(index >= FIRMWARE_QPS) {
+		print("QP index must be below %u, not %lu\n", FIRMWARE_QPS, (unsigned long)index);
+	} else if(count == 2) {
+		print_qp(index);
+	} else {
+		uint32_t row[QP_WORDS];
+		uint32_t state = !strcmp(words[2], "reset") ? ROCE_QP_RESET : ROCE_QP_ERR;
+
+		if(state == ROCE_QP_ERR && strcmp(words[2], "err")) {
+			print("qp N [reset|err], not %s\n", words[2]);
+			return;
+		}
+		memcpy(row, qp_get(index)->row, sizeof row);
+		row[0] = index;
+		row[ROCE_ARG_QP_STATE_WORD] = (row[ROCE_ARG_QP_STATE_WORD] & ~7u) | state;
+		if(!request_modify(0, row))
+			print("busy\n");
+	}
+}
+
+static void mr_command(char **words, unsigned count)
+{
+	(void)words;
+	(void)count;
+	for(unsigned i = 0; i < FIRMWARE_MRS; i++) {
+		uint32_t *w = regions[i].words;
+
+		if(regions[i].valid)
+			print("mr %u key %08lx va %08lx%08lx length %lu access %02lx pd %lu\n", i, (unsigned long)(w[0] << 8 | (w[1] & 0xff)),
+				(unsigned long)w[4], (unsigned long)w[3], (unsigned long)w[5], (unsigned long)(w[1] >> 8) & 0xff,
+				(unsigned long)w[2] & 0xffff);
+	}
+}
+
+/* stats, log, refusals ----------------------------------------------------------------------------- */
+
+static void stats_command(char **words, unsigned count)
+{
+	(void)words;
+	(void)count;
+	print("phy      rx %lu tx %lu rx_errors %lu rx_dropped %lu tx_dropped %lu\n", (unsigned long)phy_rx_frames_count_read(),
+		(unsigned long)phy_tx_frames_count_read(), (unsigned long)phy_rx_errors_count_read(),
+		(unsigned long)(phy_rx_dropped_down_count_read() + phy_rx_dropped_full_count_read()),
+		(unsigned long)(phy_tx_dropped_down_count_read() + phy_tx_refused_count_read()));
+	print("slowpath rx %lu tx %lu dropped mac %lu long %lu full %lu error %lu\n", (unsigned long)slowpath_rx_frames_read(),
+		(unsigned long)slowpath_tx_frames_read(), (unsigned long)slowpath_rx_dropped_mac_read(),
+		(unsigned long)slowpath_rx_dropped_long_read(), (unsigned long)slowpath_rx_dropped_full_read(),
+		(unsigned long)slowpath_rx_dropped_error_read());
+	print("firmware uptime %lu ms requests %lu refused %lu console_lost %lu\n", (unsigned long)clock_ms(),
+		(unsigned long)CONTROL(STATUS_REQUESTS), (unsigned long)CONTROL(STATUS_REFUSALS), (unsigned long)CONTROL(STATUS_CONSOLE_LOST));
+#ifdef CSR_ROCE_MONITOR_COUNTER_SELECT_ADDR
+	static const char *const rows[] = ERROR_NAMES;
+
+	for(unsigned i = 0; i < ERROR_COUNT; i++) {
+		roce_monitor_counter_select_write(i);
+		uint32_t value = roce_monitor_counter_value_read();
+
+		if(value)
+			print("engine   %s %lu\n", rows[i], (unsigned long)value);
+	}
+#endif
+}
+
+static void log_command(char **words, unsigned count)
+{
+	uint32_t lines = CONTROL(STATUS_LOG_COUNT), shown = number(words, count, 1, 10);
+
+	if(shown > LOG_LINES)
+		shown = LOG_LINES;
+	for(uint32_t i = lines > shown ? lines - shown : 0; i < lines; i++) {
+		uint32_t at = LOG_OFFSET + 16*(i % LOG_LINES);
+
+		print("%6lu ms %s %08lx %08lx\n", (unsigned long)CONTROL(at), log_name(CONTROL(at + 4)),
+			(unsigned long)CONTROL(at + 8), (unsigned long)CONTROL(at + 12));
+	}
+}
+
+static void refusals_command(char **words, unsigned count)
+{
+#ifdef CSR_ROCE_MONITOR_LINES_ADDR
+	static const char *const rows[] = ERROR_NAMES;
+	uint32_t lines = roce_monitor_lines_read(), shown = number(words, count, 1, 10);
+
+	print("%lu refusals, %lu not logged\n", (unsigned long)lines, (unsigned long)roce_monitor_lines_lost_read());
+	if(shown > 64)
+		shown = 64;
+	for(uint32_t i = lines > shown ? lines - shown : 0; i < lines; i++) {
+		roce_monitor_line_select_write(i % 64);
+		uint32_t row = roce_monitor_line_row_read();
+
+		print("%s qpn %06lx psn %06lx opcode %02lx info %08lx\n", (row & 0xff) < ERROR_COUNT ? rows[row & 0xff] : "?",
+			(unsigned long)roce_monitor_line_qpn_read(), (unsigned long)roce_monitor_line_psn_read(),
+			(unsigned long)(row >> 8) & 0xff, (unsigned long)roce_monitor_line_info_read());
+	}
+#else
+	(void)words;
+	(void)count;
+	print("this SoC has no engine\n");
+#endif
+}
+
+/* neighbours, faults ------------------------------------------------------------------------------- */
+
+static void arp_command(char **words, unsigned count)
+{
+	if(count > 1) {
+		uint32_t ip = 0;
+		char *p = words[1];
+
+		for(unsigned i = 0; i < 4; i++) {
+			ip = ip << 8 | (strtoul(p, &p, 10) & 0xff);
+			if(*p == '.')
+				p++;
+		}
+		network_resolve(ip);
+	}
+	for(unsigned i = 0; i < neighbour_count; i++) {
+		const uint8_t *m = neighbours[i].mac;
+
+		print_ip(neighbours[i].ip);
+		print(" %02x:%02x:%02x:%02x:%02x:%02x %lu ms ago\n", m[0], m[1], m[2], m[3], m[4], m[5],
+			(unsigned long)(clock_ms() - neighbours[i].seen_ms));
+	}
+}
+
+static void fault_command(char **words, unsigned count)
+{
+#ifdef CSR_PHY_FAULT_LINK_ADDR
+	if(count > 2) {
+		uint32_t value = number(words, count, 2, 0);
+
+		if(!strcmp(words[1], "link"))
+			phy_fault_link_write(value);
+		else if(!strcmp(words[1], "failures"))
+			phy_fault_failures_write(value);
+		else if(!strcmp(words[1], "lose"))
+			phy_fault_lose_cycles_write(value);
+		else if(!strcmp(words[1], "event"))
+			phy_fault_event_write(value);
+		else
+			print("fault [link|failures|lose|event] N, not %s\n", words[1]);
+	}
+	print("link %lx failures %lu\n", (unsigned long)phy_fault_link_read(), (unsigned long)phy_fault_failures_read());
+#else
+	(void)words;
+	(void)count;
+	print("this PHY is real: no faults to order\n");
+#endif
+}
+
+/* Lines -------------------------------------------------------------------------------------------- */
+
+static void version_command(char **words, unsigned count)
+{
+	(void)words;
+	(void)count;
+	print("roce_soc firmware %u, ABI %u, %s engine\n", FIRMWARE_VERSION, ROCE_ABI_VERSION, WITH_ENGINE ? "with" : "without");
+}
+
+static void help_command(char **words, unsigned count);
+
+static const struct {
+	const char *name, *help;
+	void (*run)(char **words, unsigned count);
+} commands[] = {
+	{ "help",     "this list",                                          help_command },
+	{ "version",  "firmware and ABI",                                   version_command },
+	{ "link",     "link [up|down|restart]",                             link_command },
+	{ "qp",       "qp [N [reset|err]]: queue pairs of the firmware",    qp_command },
+	{ "mr",       "memory regions registered through the firmware",     mr_command },
+	{ "stats",    "counters",                                           stats_command },
+	{ "log",      "log [N]: last events",                               log_command },
+	{ "refusals", "refusals [N]: last packets and requests refused",    refusals_command },
+	{ "arp",      "arp [A.B.C.D]: neighbours; asks for an address",     arp_command },
+	{ "fault",    "fault [link|failures|lose|event N]: simulation only", fault_command },
+};
+
+static void help_command(char **words, unsigned count)
+{
+	(void)words;
+	(void)count;
+	for(unsigned i = 0; i < sizeof commands/sizeof commands[0]; i++)
+		print("%-9s %s\n", commands[i].name, commands[i].help);
+}
+
+static void run(void)
+{
+	char *words[WORDS];
+	unsigned count = 0;
+
+	for(char *p = strtok(line, " "); p && count < WORDS; p = strtok(NULL, " "))
+		words[count++] = p;
+	if(!count)
+		return;
+	for(unsigned i = 0; i < sizeof commands/sizeof commands[0]; i++) {
+		if(!strcmp(words[0], commands[i].name)) {
+			commands[i].run(words, count);
+			return;
+		}
+	}
+	print("unknown command %s; help lists them\n", words[0]);
+}
+
+void shell_init(void)
+{
+	print("\nroce_soc firmware %u\nroce> ", FIRMWARE_VERSION);
+}
+
+void shell_poll(void)
+{
+	int c = console_get();
+
+	if(c < 0)
+		return;
+	if(c == '\r' || c == '\n') {
+		print("\n");
+		line[used] = 0;
+		used = 0;
+		run();
+		print("roce> ");
+	} else if(c == 0x7f || c == '\b') {
+		if(used) {
+			used--;
+			print("\b \b");
+		}
+	} else if(c >= ' ' && used < LINE - 1) {
+		line[used++] = c;
+		print("%c", c);
+	}
+}
