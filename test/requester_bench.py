@@ -43,7 +43,7 @@ def make():
         "context": top.context.write, "mr": top.mr.write, "bell": side.sq.doorbell, "d_rcmd": side.sq.rcmd,
         "d_rdata": side.sq.rdata, "sqrefusal": side.sq.refusal, "tx": rq.source, "sent": rq.sent, "rctl": rq.ctl,
         "rdone": rq.ctl_done, "response": cp.response, "place": cp.place, "done": cp.done, "cctl": cp.ctl,
-        "crefusal": cp.refusal, "cqe": side.walker.cqe, "event": side.walker.event, "wdone": side.walker.ctl_done,
+        "crefusal": cp.refusal, "wrefusal": side.walker.refusal, "cqe": side.walker.cqe, "event": side.walker.event, "wdone": side.walker.ctl_done,
         "tick_cycles": side.scanner.tick_cycles, "ready": top.ready, "reset_probe": side.walker.kick.valid}
 
 
@@ -138,7 +138,8 @@ class SendBench:
         self.tx, self.place, self.cqe, self.event = (
             sim.sink(n, records=True, stall=stall) for n in ("tx", "place", "cqe", "event"))
         # Refusals have no ready.
-        self.crefusal, self.sqrefusal = (sim.sink(n, records=True) for n in ("crefusal", "sqrefusal"))
+        self.crefusal, self.sqrefusal, self.wrefusal = (
+            sim.sink(n, records=True) for n in ("crefusal", "sqrefusal", "wrefusal"))
         self.memory = sim.memory("d", **(memory or dict(latency=4)))
         sim.poke("tick_cycles", tick_cycles)
         sim.reset()
@@ -147,6 +148,7 @@ class SendBench:
         self.slots, self.free_slots = {}, 0
         self.cqes, self.events, self.refusals, self.bell_refusals, self.packets = [], [], [], [], []
         self.unchecked = {}         # qpi -> (work request, bytes at posting).
+        self.failures = []          # refusals of the walker.
         self.pending  = []          # answers on their way: (cycle, qpi, record).
         self.delay    = 20
         self.step     = 4
@@ -255,6 +257,7 @@ class SendBench:
         self.cqes     += self.cqe.recv_all()
         self.events   += self.event.recv_all()
         self.refusals += self.crefusal.recv_all()
+        self.failures += self.wrefusal.recv_all()
         self.bell_refusals += self.sqrefusal.recv_all()
 
     def respond(self, qpi, *, data=b"", **fields):

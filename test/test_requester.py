@@ -202,6 +202,7 @@ def test_local_errors(seed, case):
     expect_cqes(b, 0, [0, 0, status, 5, 5])
     expect_cqes(b, 1, [0]*5)
     assert len(b.peers[0].sends) == 2
+    assert [f.row for f in b.failures] == [c.vendor_err for c in b.cqes if c.status]
     # Work posted in ERR is flushed as well.
     b.post(0, WR_SEND, 100)
     b.completed(11)

@@ -9,7 +9,7 @@ from roce_soc.common import CTL_ERR, CTL_RESET, OWNER_REQUESTER, mr_result_descr
 from roce_soc.errors import index_of
 from roce_soc.transport.requester_rows import LOCAL_FAULT, LOCAL_KICK, burst_layout, local_description
 
-FAULTS = 4      # payload read errors that wait for their turn.
+FAULTS = 64     # payload read errors that wait for their turn; those in a row of one QP count as one.
 
 
 # RequesterLaunch ----------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ class RequesterLaunch(LiteXModule):
     result : mr_result_description(), in
         One for each burst with `check`, in order.
     sent : tx_sent_description(), in
-        Returned packets; other owners' are swallowed.
+        Returned packets; other owners' are swallowed; always ready.
     source : burst_layout(), out
         Bursts to send, `target` and `addr` filled in, and RESET markers.
     local : local_description(), out
@@ -54,17 +54,22 @@ class RequesterLaunch(LiteXModule):
         # Payload read errors.
         self.faults = faults = stream.SyncFIFO([("qpi", len(sent.qpi)), ("psn", 24)], FAULTS)
         self.locals = locals_ = stream.SyncFIFO(local_description(), 4)
-        own = Signal()
+        own, wrong  = Signal(), Signal()
         marker_done = Signal()
+        same        = Signal()
+        latest      = Signal(len(sent.qpi))
         self.comb += [
             own.eq(sent.owner == OWNER_REQUESTER),
-            faults.sink.valid.eq(sent.valid & own & ~sent.marker & (sent.err != 0)),
+            wrong.eq(sent.valid & own & ~sent.marker & (sent.err != 0)),
+            same.eq(faults.source.valid & (latest == sent.qpi)),
+            faults.sink.valid.eq(wrong & ~same),
             faults.sink.qpi.eq(sent.qpi),
             faults.sink.psn.eq(sent.psn),
-            sent.ready.eq(faults.sink.ready),
-            marker_done.eq(sent.valid & sent.ready & own & sent.marker),
+            sent.ready.eq(1),
+            marker_done.eq(sent.valid & own & sent.marker),
             locals_.source.connect(self.local),
         ]
+        self.sync += If(wrong, latest.eq(sent.qpi))
 
         # Halted QPs.
         table  = state.halted

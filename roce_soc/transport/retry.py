@@ -9,7 +9,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.abi import EVENT_QP_FATAL
-from roce_soc.common import TICK_CYCLES, cqe_description, event_description
+from roce_soc.common import TICK_CYCLES, cqe_description, event_description, refusal_description
 from roce_soc.errors import BY_INDEX, index_of
 from roce_soc.transport.requester_rows import (
     ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_START, LOCAL_FAULT,
@@ -39,6 +39,9 @@ class RetireWalker(LiteXModule):
     item : item_description(), in            local : local_description(), in (first)
     rewind : rewind_description(), out       kick : kick_description(), out
     cqe : cqe_description(), out             event : event_description(), out
+    refusal : refusal_description(), out
+        One pulse for each completion in error that the completer has not counted: local faults, flush, READ data
+        without a place.
     ctl_done : out
         Pulse for each control item.
 
@@ -53,6 +56,7 @@ class RetireWalker(LiteXModule):
         self.kick     = stream.Endpoint(kick_description())
         self.cqe      = stream.Endpoint(cqe_description())
         self.event    = stream.Endpoint(event_description())
+        self.refusal  = refusal = stream.Endpoint(refusal_description())
         self.ctl_done = Signal()
 
         # # #
@@ -140,7 +144,24 @@ class RetireWalker(LiteXModule):
             kicks.sink.qpi.eq(head.qpi),
         ]
 
-        # Row and READ of the ring one clock after the last decision.
+        counted = {index_of(name) for name in ("RESPONSE_MEMORY", "FLUSH")} | {
+            r.index for r in BY_INDEX.values() if r.stage == "REQUESTER"}
+        count   = Signal()
+        self.comb += [
+            Case(row, {i: count.eq(1) for i in counted}),
+            refusal.first.eq(1),
+            refusal.last.eq(1),
+        ]
+        self.sync += [
+            refusal.valid.eq(retire & count),
+            refusal.row.eq(row),
+            refusal.qpn.eq(connection.row.qpn),
+            refusal.psn.eq(entry.first_psn),
+            refusal.opcode.eq(0),
+            refusal.info.eq(cqe.slot),
+        ]
+
+        # Row, and the entry looked at next.
         next_tail = Signal(len(tail))
         finish, clear, kill, keep = Signal(), Signal(), Signal(), Signal()
         self.comb += [
