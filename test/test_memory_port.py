@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""memory/port: arbiters, routers, watchdogs over on-chip RAM and over the harness' memory; contract, errors, time-outs."""
+"""memory/port, memory/router: arbiters, routers, watchdogs over on-chip RAM and over the harness' memory; contract, errors, time-outs."""
 import pytest
 from litex.gen import LiteXModule
 
-from roce_soc.memory.port import (
-    MemoryReadArbiter, MemoryReadRouter, MemoryReadTimeout, MemoryWriteArbiter, MemoryWriteRouter, MemoryWriteTimeout)
+from roce_soc.memory.port import MemoryReadArbiter, MemoryReadPort, MemoryWriteArbiter, MemoryWritePort
+from roce_soc.memory.router import MemoryReadRouter, MemoryReadTimeout, MemoryWriteRouter, MemoryWriteTimeout
 from roce_soc.memory.sram import RoCESRAM
 from sim.harness import Sim, build
 from test.memory_contract import PortUser, exercise
@@ -20,12 +20,12 @@ class Paths(LiteXModule):
         self.read_arbiter  = ra = MemoryReadArbiter(2)
         self.write_router  = wr = MemoryWriteRouter(2, timeout_cycles=TIMEOUT)
         self.read_router   = rr = MemoryReadRouter(2, timeout_cycles=TIMEOUT)
-        self.sram          = RoCESRAM(size=SIZE, n_reads=1)
+        self.sram          = RoCESRAM(size=SIZE)
         self.comb += [
             wa.port.connect(wr.port),
             ra.port.connect(rr.port),
             wr.targets[0].connect(self.sram.write),
-            rr.targets[0].connect(self.sram.reads[0]),
+            rr.targets[0].connect(self.sram.get_read()),
         ]
 
 
@@ -172,6 +172,44 @@ def test_rate(so, seed, rng):
         user.collect()
     done = [[last for kind, _, last in user.answers if kind == "read"][-1] for user in users]
     assert abs(done[0] - done[1]) < 40
+
+
+class Engine(LiteXModule):
+    """An engine's four ports on one memory, as a SoC puts them."""
+    def __init__(self):
+        self.memory = RoCESRAM(size=SIZE)
+        self.ports  = {"pw": MemoryWritePort(), "cw": MemoryWritePort(), "pr": MemoryReadPort(), "dr": MemoryReadPort()}
+        for port in self.ports.values():
+            self.memory.add_port(port)
+
+
+@pytest.fixture(scope="module")
+def hub():
+    top = Engine()
+    return build(top, {n: p.streams() for n, p in top.ports.items()}, name="memory_hub")
+
+
+def test_hub(hub, seed, rng):
+    """Payload and completion writes keep their order on the memory; both read ports see them; other targets are refused."""
+    sim = Sim(hub, seed=seed)
+    sim.reset()
+    payload    = PortUser(sim, "pw", rng, read=False, expect=missing)
+    completion = PortUser(sim, "cw", rng, read=False, expect=missing)
+    reads      = [PortUser(sim, n, rng, write=False, expect=missing) for n in ("pr", "dr")]
+    for n in range(30):
+        data, cqe = rng.randbytes(rng.randrange(1, 2000)), rng.randbytes(32)
+        payload.write(0x1000, data)
+        payload.collect()
+        completion.write(0x2000 + 32 * (n % 8), cqe)
+        completion.write(0x2000, bytes(32), target=1 + n % 3)
+        completion.expect = lambda kind, target, addr, length: 2 if target else 0
+        completion.collect()
+        for user in reads:
+            user.expect = completion.expect
+            user.read(0x2000 + 32 * (n % 8), 32, data=cqe)
+            user.read(0x1000, len(data), data=data)
+            user.read(0x1000, 64, target=2)
+            user.collect()
 
 
 def test_parameters():

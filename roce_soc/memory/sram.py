@@ -11,6 +11,7 @@ from litex.soc.interconnect import wishbone
 from roce_soc.common import (
     DATA_BYTES, DATA_WIDTH, MEM_NO_ADDRESS, MEM_OK, PAGE_BYTES, TAG_WIDTH)
 from roce_soc.memory.port import BEATS_WIDTH, MemoryReadPort, MemoryWritePort, beats_of
+from roce_soc.memory.router import MemoryHub
 
 BUS_WIDTH = 32
 
@@ -27,32 +28,47 @@ class RoCESRAM(LiteXModule):
         Bytes, a power of two, at least 4096.
     base : int
         Address of its first byte on the memory ports, a multiple of size.
-    n_reads : int
-        Read ports; they share the RAM's read port beat by beat.
 
     Endpoints
     ---------
     write : MemoryWritePort, in
-    reads : list of MemoryReadPort, in
+    get_read() : MemoryReadPort, in
+        A new read port; the ports share the RAM's read port beat by beat. Before finalisation.
+    add_port(port) :
+        Puts an engine's memory port on this memory as its only target: MemoryHub in between.
     bus : wishbone.Interface(32), in
         Byte 0 of the memory is address 0; higher address bits are ignored.
 
     Latency: last beat to wack 1 clock; rcmd to first beat 3 clocks; one beat a clock each way, none lost between commands.
     Errors : a range outside [base, base + size) is answered MEM_NO_ADDRESS.
     """
-    def __init__(self, size=4*1024*1024, base=0, n_reads=2, dw=DATA_WIDTH):
+    def __init__(self, size=4*1024*1024, base=0, dw=DATA_WIDTH):
         if size < PAGE_BYTES or size & (size - 1):
             raise ValueError(f"size must be a power of two of at least {PAGE_BYTES}, not {size!r}")
         if base % size:
             raise ValueError(f"base must be a multiple of size ({size:#x}), not {base:#x}")
-        if n_reads < 1:
-            raise ValueError(f"n_reads must be 1 or more, not {n_reads!r}")
-        self.size, self.base = size, base
-        self.write = write = MemoryWritePort(dw)
-        self.reads = reads = [MemoryReadPort(dw) for _ in range(n_reads)]
-        self.bus   = bus   = wishbone.Interface(data_width=BUS_WIDTH, address_width=32, addressing="word")
+        self.size, self.base, self.dw = size, base, dw
+        self.write = MemoryWritePort(dw)
+        self.reads = []
+        self.bus   = wishbone.Interface(data_width=BUS_WIDTH, address_width=32, addressing="word")
 
-        # # #
+    def get_read(self):
+        """A new read port."""
+        if self.finalized:
+            raise ValueError("get_read must be called before finalisation")
+        self.reads.append(MemoryReadPort(self.dw))
+        return self.reads[-1]
+
+    def add_port(self, port):
+        """An engine's port on this memory alone."""
+        if not hasattr(self, "hub"):
+            self.hub = MemoryHub([self])
+        self.hub.add_port(port)
+
+    def do_finalize(self):
+        dw, size, base, bus, write = self.dw, self.size, self.base, self.bus, self.write
+        reads   = self.reads or [MemoryReadPort(dw)]
+        n_reads = len(reads)
 
         words      = size//DATA_BYTES
         bits       = log2_int(words)
