@@ -38,7 +38,7 @@ setup(
     version="0.1.0",
     description="RoCE v2 endpoint at 100 Gb/s: Migen engine and LiteX SoC generator",
     license="BSD-2-Clause",
-    python_requires=">=3.10",
+    python_requires=">=3.11",
     packages=find_packages(include=["roce_soc", "roce_soc.*"]),
     install_requires=LITEX,
     extras_require={"sim": SIM, "test": TEST},

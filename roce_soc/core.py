@@ -18,10 +18,11 @@ from roce_soc.memory.port import MemoryReadArbiter, MemoryWriteArbiter
 from roce_soc.monitor import RoCEMonitor
 from roce_soc.network.receive import RoCEReceive
 from roce_soc.network.transmit import RoCETransmit
+from roce_soc.network.turnaround import RoCETurnaround
 from roce_soc.packet.buffer import PacketBuffer
 from roce_soc.packet.decoder import RoCEDecoder
-from roce_soc.packet.encoder import RoCEEncoder
-from roce_soc.packet.icrc import ICRCChecker
+from roce_soc.packet.encoder import RoCEEncoder, frame_params
+from roce_soc.packet.icrc import ICRCChecker, ICRCInserter
 from roce_soc.qp.command import CommandPort
 from roce_soc.qp.context import QPContext
 from roce_soc.queue.cq import CompletionQueues
@@ -82,12 +83,14 @@ class RoCECore(LiteXModule):
             setattr(self, f"mailbox_{master}", command.get_mailbox())
 
         # Receive side.
+        self.turnaround = turnaround = RoCETurnaround()
         self.receive = receive = RoCEReceive()
         self.icrc    = icrc    = ICRCChecker()
         self.decoder = decoder = RoCEDecoder(context.get_port(), n_qps)
         self.buffer  = buffer  = PacketBuffer(n_chunks)
         self.placer  = placer  = PayloadPlacer()
         self.comb += [
+            turnaround.source.connect(receive.sink),
             receive.source.connect(decoder.sink),
             icrc.tap(receive.source),
             decoder.icrc_valid.eq(icrc.valid),
@@ -123,12 +126,19 @@ class RoCECore(LiteXModule):
         # Transmit side.
         self.fetcher  = fetcher  = PayloadFetcher()
         self.encoder  = encoder  = RoCEEncoder(context.get_port())
+        self.inserter = inserter = ICRCInserter(params=frame_params())
         self.transmit = transmit = RoCETransmit()
         for source in (reply.control, reply.reads, send.requester.source):
             self.comb += source.connect(fetcher.get_port())
         self.comb += [
             fetcher.source.connect(encoder.sink),
-            encoder.source.connect(transmit.sink),
+            fetcher.payload.connect(encoder.payload),
+            encoder.source.connect(inserter.sink),
+            encoder.reserve.connect(transmit.reserve),
+            encoder.room.eq(transmit.room),
+            encoder.room_control.eq(transmit.room_control),
+            inserter.source.connect(transmit.sink),
+            transmit.loop.connect(turnaround.local),
             transmit.sent.connect(send.requester.sent, omit={"ready"}),
             transmit.sent.connect(reply.sent, omit={"ready"}),
         ]
@@ -194,7 +204,7 @@ class RoCECore(LiteXModule):
         ]
 
         # Wire.
-        self.rx, self.tx           = receive.sink, transmit.source
+        self.rx, self.tx           = turnaround.wire, transmit.source
         self.slow_rx, self.slow_tx = receive.slow_source, transmit.slow_sink
         self.ready = Signal()
         self.comb += self.ready.eq(context.ready & mr.ready & buffer.ready & cq.ready & responder.ready & send.ready)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Joins frames to the own MAC with those from the wire, so that two local QPs can talk."""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.common import DATA_WIDTH, MAX_FRAME, roce_wire_description
+
+WIRE_BEATS = 128     # of the FIFO that holds the wire back while a local frame passes.
+LEVEL      = WIRE_BEATS - MAX_FRAME//64 - 16
+
+
+# RoCETurnaround -----------------------------------------------------------------------------------
+
+class RoCETurnaround(LiteXModule):
+    """A local frame enters at a frame boundary of the wire, when the wire's FIFO has room for all that may come meanwhile.
+
+    Endpoints
+    ---------
+    wire : roce_wire_description(512), in
+        Always accepted; the local side takes at most the clocks that the wire leaves idle.
+    local : roce_wire_description(512), in
+    source : roce_wire_description(512), out
+        Valid only.
+
+    Latency: 1 clock, one beat a clock.
+    """
+    def __init__(self, dw=DATA_WIDTH):
+        self.wire   = wire   = stream.Endpoint(roce_wire_description(dw))
+        self.local  = local  = stream.Endpoint(roce_wire_description(dw))
+        self.source = source = stream.Endpoint(roce_wire_description(dw))
+
+        # # #
+
+        self.fifo = fifo = stream.SyncFIFO(roce_wire_description(dw), WIRE_BEATS)
+        inside_wire, inside_local = Signal(), Signal()
+        take_local = Signal()
+        self.comb += [
+            wire.connect(fifo.sink, omit={"ready"}),
+            wire.ready.eq(1),
+            take_local.eq(inside_local | (~inside_wire & local.valid & (fifo.level <= LEVEL))),
+            If(take_local,
+                local.connect(source, omit={"ready"}),
+                local.ready.eq(1),
+            ).Else(
+                fifo.source.connect(source, omit={"ready"}),
+                fifo.source.ready.eq(1),
+            ),
+        ]
+        self.sync += If(source.valid,
+            If(take_local, inside_local.eq(~source.last)).Else(inside_wire.eq(~source.last)),
+        )
