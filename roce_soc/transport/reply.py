@@ -11,8 +11,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import (
-    CTL_ERR, CTL_RESET, CTL_START, MAX_READS, QPI_WIDTH, mr_request_description, mr_result_description,
-    refusal_description)
+    CTL_ERR, CTL_RESET, CTL_START, MAX_QPS, MAX_READS, QPI_WIDTH, refusal_description)
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import (
     ACK_UNLIMITED, NAK_PSN_SEQUENCE, RC_ACKNOWLEDGE, RC_READ_REQUEST, RC_READ_RESPONSE_FIRST,
@@ -78,6 +77,8 @@ class RoCEReply(LiteXModule):
     Errors : DUPLICATE_DROPPED; MR_* rows and MEMORY_FAULT through `kill`.
     """
     def __init__(self, n_qps):
+        if n_qps < 16 or n_qps > MAX_QPS or n_qps & (n_qps - 1):
+            raise ValueError(f"n_qps must be a power of two from 16 to {MAX_QPS}, not {n_qps!r}")
         self.n_qps, self.bits = n_qps, log2_int(n_qps)
         # Stream Endpoints.
         self.sink    = stream.Endpoint(reply_description())
@@ -95,7 +96,8 @@ class RoCEReply(LiteXModule):
         bits = self.bits
         self.state   = StateTable(STATE_LAYOUT, n_qps)
         self.ack     = StateTable(ACK_LAYOUT, n_qps)
-        self.reading = StateTable(READ_LAYOUT + [("first", 1), ("index", READ_INDEX_WIDTH)], n_qps)
+        self.reading = StateTable(READ_LAYOUT + [
+            ("first", 1), ("turning", 1), ("index", READ_INDEX_WIDTH)], n_qps)
         self.work    = stream.SyncFIFO([("qpi", QPI_WIDTH)], n_qps)
         self.kills   = stream.SyncFIFO(kill_description(), 8)
         ring         = Memory(layout_len(READ_LAYOUT), n_qps*MAX_READS)
@@ -253,7 +255,7 @@ class RoCEReply(LiteXModule):
     def _start(self, entry, index):
         """Statements: `entry` is the READ under way."""
         reading = self.reading
-        return [reading.we.eq(1), reading.dat_w.first.eq(1), reading.dat_w.index.eq(index),
+        return [reading.we.eq(1), reading.dat_w.first.eq(1), reading.dat_w.turning.eq(0), reading.dat_w.index.eq(index),
                 [getattr(reading.dat_w, name).eq(getattr(entry, name)) for name, _ in READ_LAYOUT]]
 
     def _queue(self):
@@ -278,7 +280,12 @@ class RoCEReply(LiteXModule):
             new.accepted.eq(record.index + 1),
             If(old.saved != MAX_READS, new.saved.eq(old.saved + 1)),
             # Nothing before it: no way round through the ring.
-            If(~self.busy, new.next.eq(record.index + 1), new.active.eq(1), self._start(entry, record.index)),
+            If(~self.busy,
+                new.next.eq(record.index + 1), new.active.eq(1),
+                self._start(entry, record.index),
+                # From here on acknowledges use the other path: what is on the old one goes first.
+                self.reading.dat_w.turning.eq(~old.inband),
+            ),
             self._queue(),
         )]
 
@@ -329,11 +336,12 @@ class RoCEReply(LiteXModule):
             last.eq(reading.length <= pmtu),
             size.eq(Mux(last, reading.length, pmtu)),
         ]
+        self.comb += tx.after_control.eq(old.active & reading.turning)
         acknowledge = [tx.valid.eq(1), tx.kind.eq(Mux(old.inband, TX_INBAND, TX_ACK)), tx.opcode.eq(RC_ACKNOWLEDGE)]
         return [
             If(old.active & reading.ack,
                 acknowledge, tx.psn.eq(reading.ack_psn), tx.syndrome.eq(reading.ack_syndrome), tx.msn.eq(reading.ack_msn),
-                self.reading.we.eq(1), next_reading.ack.eq(0),
+                self.reading.we.eq(1), next_reading.ack.eq(0), next_reading.turning.eq(0),
                 more.eq(1),
             ).Elif(old.active,
                 tx.valid.eq(1), tx.kind.eq(TX_READ),
@@ -343,7 +351,7 @@ class RoCEReply(LiteXModule):
                 tx.length.eq(size), tx.va.eq(reading.va), tx.rkey.eq(reading.rkey), tx.pd.eq(reading.pd),
                 tx.check_length.eq(Mux(reading.first, reading.length, size)),
                 tx.last_reply.eq(last), tx.index.eq(reading.index),
-                self.reading.we.eq(1), next_reading.first.eq(0),
+                self.reading.we.eq(1), next_reading.first.eq(0), next_reading.turning.eq(0),
                 next_reading.psn.eq(reading.psn + 1), next_reading.va.eq(reading.va + size),
                 next_reading.length.eq(reading.length - size),
                 new.active.eq(~last),

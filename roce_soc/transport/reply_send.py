@@ -22,11 +22,14 @@ IN_FLIGHT = 64    # packets between fetcher and return.
 TX_ACK, TX_INBAND, TX_READ, TX_MARK = range(4)
 
 def send_layout():
-    """A reply: acknowledge by either path, READ reply, or a mark that ctl waits for."""
+    """A reply: acknowledge by either path, READ reply, or a mark that ctl waits for.
+
+    after_control: must wait until the fetcher has taken every acknowledge on the control path.
+    """
     return [
         ("kind", 2), ("qpi", QPI_WIDTH), ("opcode", 8), ("psn", 24), ("syndrome", 8), ("msn", 24),
         ("length", 13), ("va", 64), ("rkey", 32), ("pd", 16), ("check_length", 32),
-        ("last_reply", 1), ("index", READ_INDEX_WIDTH)]
+        ("last_reply", 1), ("index", READ_INDEX_WIDTH), ("after_control", 1)]
 
 
 # ReplySend ----------------------------------------------------------------------------------------
@@ -102,7 +105,7 @@ class ReplySend(LiteXModule):
             bad.eq(known & checked & (results.row != 0) & ~dropped),
             to_control.eq((w.kind == TX_ACK) | (w.kind == TX_MARK)),
             to_reads.eq(((w.kind == TX_INBAND) | (w.kind == TX_MARK) | is_read) & ~dropped),
-            fire.eq(known & ~bad & (control.ready | ~to_control) & ((reads.ready & flight.ready) | ~to_reads)),
+            fire.eq(known & ~bad & ~(w.after_control & self.controls.source.valid) & (control.ready | ~to_control) & ((reads.ready & flight.ready) | ~to_reads)),
             w.ready.eq(fire | (bad & self.fail.ready & ~self.faults.source.valid)),
             results.ready.eq(w.ready & checked),
             control.valid.eq(fire & to_control),

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""transport/reply alone: coalescing, order of acknowledges and READ replies, duplicates, failures, control."""
+import random
+
+import pytest
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, OWNER_ACK, OWNER_RESPONDER
+from roce_soc.errors import ERRORS
+from roce_soc.opcodes import OPCODES
+from roce_soc.transport.reply import RoCEReply
+from roce_soc.transport.responder_layout import REPLY_ACK, REPLY_CTL, REPLY_NAK, REPLY_READ, REPLY_READ_AGAIN
+from sim.harness import Sim, build
+
+N    = 16
+NAME = {o.value: o.name[3:].replace("READ_RESPONSE_", "") for o in OPCODES.values() if o.transport == "RC"}
+
+
+class Scheduler(LiteXModule):
+    """The scheduler with outputs whose fields are all driven."""
+    def __init__(self):
+        self.reply = RoCEReply(N)
+        self.outputs = {}
+        for name in ("control", "reads", "request", "kill", "refusal"):
+            source = getattr(self.reply, name)
+            self.outputs[name] = stream.Endpoint(source.description)
+            self.comb += source.connect(self.outputs[name])
+
+
+@pytest.fixture(scope="module")
+def so():
+    top = Scheduler()
+    return build(top, {**top.outputs, "sink": top.reply.sink, "result": top.reply.result, "sent": top.reply.sent, "ready": top.reply.ready,
+                       "qpi": top.reply.reads_qpi, "done": top.reply.reads_done, "ctl_done": top.reply.ctl_done}, name="reply")
+
+
+class Bench:
+    """Key checks are granted at address va + 1 unless `refuse` says a row; packets are sent at once."""
+    def __init__(self, so, seed=1, stall=0.0):
+        self.sim = sim = Sim(so, seed=seed)
+        self.sink, self.result, self.sent = (sim.source(n) for n in ("sink", "result", "sent"))
+        self.control, self.reads, self.request, self.kill, self.refusal = (
+            sim.sink(n) for n in ("control", "reads", "request", "kill", "refusal"))
+        for sink in (self.control, self.reads, self.request):
+            sink.set(stall=stall)
+        self.out, self.checks, self.marks = [], [], 0
+        self.refuse = lambda request: 0
+        self.error  = lambda packet: 0
+        self.index  = [0]*N
+        sim.reset()
+        sim.wait("ready", 1)
+        for qpi in range(4):
+            self.sink.send(kind=REPLY_CTL, qpi=qpi, code=CTL_START)
+            self.run(40)
+
+    def run(self, cycles=100):
+        for _ in range(0, cycles, 2):
+            self.sim.step(2)
+            for r in self.request.recv_all():
+                self.checks.append((r.va, r.length))
+                self.result.send(row=self.refuse(r), target=2, addr=(r.va + 1) % 2**64)
+            for sink, owner in ((self.control, OWNER_ACK), (self.reads, OWNER_RESPONDER)):
+                for p in sink.recv_all():
+                    assert p.owner == owner
+                    error = 0 if p.marker else self.error(p)
+                    self.sent.send(owner=owner, marker=p.marker, qpi=p.qpi, psn=p.psn, err=error)
+                    if p.marker:
+                        self.marks += 1
+                    elif not error:
+                        self.out.append((p.qpi, NAME[p.opcode], p.psn, p.syndrome if NAME[p.opcode] == "ACKNOWLEDGE" else p.length, owner))
+
+    def take(self):
+        out, self.out = self.out, []
+        return out
+
+    def ack(self, qpi, psn, syndrome=0x1f, kind=REPLY_ACK):
+        self.sink.send(kind=kind, qpi=qpi, psn=psn, syndrome=syndrome, msn=psn)
+
+    def nak(self, qpi, psn, syndrome=0x60):
+        self.ack(qpi, psn, syndrome, REPLY_NAK)
+
+    def read(self, qpi, psn, length, va=0x1000, kind=REPLY_READ, **fields):
+        last = psn + max(1, -(-length//256)) - 1
+        self.sink.send(**{**dict(kind=kind, qpi=qpi, psn=psn & 0xffffff, last_psn=last & 0xffffff, va=va, rkey=5, length=length,
+                                 index=self.index[qpi], pmtu=1, pd=3, msn=psn & 0xffffff), **fields})
+        if kind == REPLY_READ:
+            self.index[qpi] = (self.index[qpi] + 1) % 32
+
+    def reads_done(self, qpi):
+        self.sim.poke("qpi", qpi)
+        self.sim.step(1)
+        return self.sim.peek("done")
+
+
+def test_newer_ack_replaces_older(so):
+    b = Bench(so)
+    b.control.set(stall=1.0)
+    for psn in range(1, 60):
+        b.ack(1, psn)
+    b.run(300)
+    b.control.set(stall=0)
+    b.run(100)
+    out = b.take()
+    assert len(out) < 30 and out[-1] == (1, "ACKNOWLEDGE", 59, 0x1f, OWNER_ACK)
+    assert [o[2] for o in out] == sorted(o[2] for o in out)
+
+
+def test_nak_replaces_ack_and_stays(so):
+    b = Bench(so)
+    b.control.set(stall=1.0)
+    for psn in range(1, 40):
+        b.ack(2, psn)                                                 # fills the way out: the rest stays pending.
+    b.nak(2, 40, 0x61)
+    b.ack(2, 41)
+    b.run(300)
+    b.control.set(stall=0)
+    b.run(200)
+    out = b.take()
+    assert (2, "ACKNOWLEDGE", 40, 0x61, OWNER_ACK) in out and (2, "ACKNOWLEDGE", 39, 0x1f, OWNER_ACK) not in out
+    assert out[-1][2] == 40
+
+
+def test_ack_before_read_leaves_before_it_and_after_follows(so):
+    b = Bench(so)
+    b.control.set(stall=1.0)
+    for psn in range(1, 30):
+        b.ack(1, psn)
+        b.run(6)
+    b.read(1, 30, 600)
+    b.ack(1, 33)
+    b.read(1, 34, 1)
+    b.nak(1, 35)
+    b.run(40)
+    b.control.set(stall=0)
+    b.run(300)
+    out = b.take()
+    # The acknowledge that found no place goes with the READ, those on the control path before it.
+    assert [o[2] for o in out] == sorted(o[2] for o in out) and out[0][4] == OWNER_ACK
+    assert [o[1:4] for o in out if o[4] == OWNER_RESPONDER] == [("ACKNOWLEDGE", 29, 0x1f), ("FIRST", 30, 256), ("MIDDLE", 31, 256), ("LAST", 32, 88), ("ACKNOWLEDGE", 33, 0x1f),
+                   ("ONLY", 34, 1), ("ACKNOWLEDGE", 35, 0x60)]
+
+
+def test_key_ranges_and_addresses(so):
+    b = Bench(so)
+    b.read(1, 0xffffff, 700, va=2**64 - 800)
+    b.read(1, 2, 0, va=7)
+    b.run(100)
+    assert [o[1:4] for o in b.take()] == [("FIRST", 0xffffff, 256), ("MIDDLE", 0, 256), ("LAST", 1, 188), ("ONLY", 2, 0)]
+    assert b.checks == [(2**64 - 800, 700), (2**64 - 544, 256), (2**64 - 288, 188)]
+    assert b.reads_done(1) == 2
+
+
+def test_turns(so):
+    b = Bench(so)
+    for qpi in (0, 1, 2, 3):
+        b.read(qpi, 0, 256*20)
+    b.run(300)
+    order = [o[0] for o in b.take()]
+    assert len(order) == 80 and all(abs(order[:n].count(0) - order[:n].count(3)) <= 3 for n in range(20, 70))
+
+
+def test_full_ring_of_reads_wraps(so):
+    b, rnd = Bench(so, stall=.3), random.Random(2)
+    want, psn = [], 0
+    for n in range(200):
+        length = rnd.choice([0, 5, 256, 300, 600])
+        b.read(3, psn, length)
+        count  = max(1, -(-length//256))
+        want  += [psn + k for k in range(count)]
+        psn   += count
+        while (b.index[3] - b.reads_done(3)) % 32 >= 16:
+            b.run(10)
+    b.run(600)
+    assert [o[2] for o in b.take()] == want
+
+
+def test_duplicates(so):
+    b = Bench(so)
+    for n in range(6):
+        b.read(1, 10*n, 500, va=0x1000*n)
+    b.run(200)
+    b.take()
+    # Going back to the third answers it and all behind it again; their own duplicates add nothing.
+    for n in (2, 3, 4, 5):
+        b.read(1, 10*n, 500, va=0x1000*n, kind=REPLY_READ_AGAIN)
+    b.run(400)
+    psns = [o[2] for o in b.take()]
+    assert psns[:2] == [20, 21] and sorted(set(psns)) == [20, 21, 30, 31, 40, 41, 50, 51]
+    assert b.reads_done(1) == 6
+    # While it is under way: begins anew with FIRST.
+    b.reads.set(stall=.9)
+    b.read(1, 60, 256*30, va=0)
+    b.run(100)
+    b.read(1, 60, 256*30, va=0, kind=REPLY_READ_AGAIN)
+    b.reads.set(stall=0)
+    b.run(300)
+    out = b.take()
+    first = [i for i, o in enumerate(out) if o[1] == "FIRST"]
+    assert len(first) == 2 and [o[2] for o in out[first[1]:]] == list(range(60, 90))
+    # Out of range, other key, other address, too long.
+    for fields in (dict(psn=5), dict(rkey=6), dict(va=1), dict(length=256*30 + 1), dict(last_psn=90)):
+        fields = {**dict(psn=60, length=256*30, va=0), **fields}
+        b.read(1, kind=REPLY_READ_AGAIN, **fields)
+        b.run(200)
+        assert not b.take(), fields
+        assert [r.row for r in b.refusal.recv_all()] == [ERRORS["DUPLICATE_DROPPED"].index], fields
+
+
+def test_refused_read_stops_its_qp(so):
+    b = Bench(so)
+    b.refuse = lambda request: 36 if request.va == 0x9000 else 0
+    b.read(1, 0, 300)
+    b.read(1, 2, 300, va=0x9000)
+    b.read(1, 4, 300)
+    b.ack(1, 6)
+    b.read(2, 0, 300)
+    b.run(200)
+    assert [o[:3] for o in b.take() if o[0] == 1] == [(1, "FIRST", 0), (1, "LAST", 1)]
+    kill, = b.kill.recv_all()
+    assert (kill.qpi, kill.psn, kill.row) == (1, 2, 36)
+    b.ack(1, 7)
+    b.read(1, 8, 3)
+    b.nak(1, 2, 0x62)
+    b.run(100)
+    assert [o[:4] for o in b.take()] == [(1, "ACKNOWLEDGE", 2, 0x62)]
+    assert not len(b.kill) and b.reads_done(2) == 1
+
+
+def test_payload_error_is_told_once(so):
+    b = Bench(so)
+    b.error = lambda packet: 2 if packet.qpi == 1 and packet.length else 0
+    for n in range(4):
+        b.read(1, 10*n, 2000)
+    b.run(300)
+    kill, = b.kill.recv_all()
+    assert (kill.qpi, kill.psn, kill.row) == (1, 0, ERRORS["MEMORY_FAULT"].index) and not b.take()
+    assert b.reads_done(1) == 0
+    # Started again, it works and counts on from where it stood.
+    b.error = lambda packet: 0
+    b.sink.send(kind=REPLY_CTL, qpi=1, code=CTL_RESET)
+    b.sink.send(kind=REPLY_CTL, qpi=1, code=CTL_START)
+    b.run(100)
+    b.index[1] = 0
+    b.read(1, 0, 2000)
+    b.run(100)
+    assert len(b.take()) == 8 and b.reads_done(1) == 1
+
+
+@pytest.mark.parametrize("op", [CTL_RESET, CTL_ERR])
+def test_control_cuts(so, op):
+    b = Bench(so)
+    b.reads.set(stall=.95)
+    b.read(1, 0, 256*100)
+    b.ack(1, 100)
+    b.run(60)
+    b.sink.send(kind=REPLY_CTL, qpi=1, code=op)
+    marks = b.marks
+    while b.marks < marks + 2:
+        b.run(2)
+    assert 0 < len(b.take()) < 100
+    b.run(300)
+    b.ack(1, 101)
+    b.read(1, 101, 8)
+    b.run(200)
+    assert not b.take()
+
+
+def test_error_lets_the_last_nak_go(so):
+    b = Bench(so)
+    b.reads.set(stall=.8)
+    b.read(1, 0, 256*20)
+    b.nak(1, 20, 0x61)
+    b.sink.send(kind=REPLY_CTL, qpi=1, code=CTL_ERR)
+    b.run(600)
+    assert [o[2] for o in b.take()] == list(range(21))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_order(so, seed):
+    """READs complete and in order, acknowledges never before the READs they cover nor out of order."""
+    rnd = random.Random(seed)
+    b   = Bench(so, seed=seed, stall=rnd.choice([0, .5, .9]))
+    psn, want = [0]*4, [[] for _ in range(4)]
+    for _ in range(600):
+        q = rnd.randrange(4)
+        if rnd.random() < .4 and (b.index[q] - b.reads_done(q)) % 32 < 16:
+            length = rnd.choice([0, 1, 256, 700])
+            b.read(q, psn[q], length)
+            count = max(1, -(-length//256))
+            want[q] += range(psn[q], psn[q] + count)
+            psn[q] += count
+        else:
+            b.ack(q, psn[q])
+            psn[q] += 1
+        b.run(rnd.choice([2, 4, 20]))
+    b.run(3000)
+    out = b.take()
+    for q in range(4):
+        mine = [o for o in out if o[0] == q and o[4] == OWNER_RESPONDER]
+        assert [o[2] for o in mine] == sorted({o[2] for o in mine})
+        assert [o[2] for o in mine if o[1] != "ACKNOWLEDGE"] == want[q]
+        assert max(o[2] for o in out if o[0] == q) == psn[q] - 1
+
+
+@pytest.mark.parametrize("bad", [8, 17, 8192])
+def test_bad_size(bad):
+    with pytest.raises(ValueError, match="n_qps must be"):
+        RoCEReply(bad)
