@@ -235,7 +235,8 @@ class ICRCChecker(LiteXModule):
         groups   = [m_data[:16]] + [m_data[16 + 32*n:16 + 32*(n + 1)] for n in range(15)] + [m_data[dw - 16:]]
         kept     = [~m_past] + [keep[n] for n in range(16)]
         self.comb += [
-            [keep[n].eq(~m_past & (~m_end | (m_dwords > n))) for n in range(16)],
+            [keep[n].eq(~m_past & (~m_end | (m_dwords > n))) for n in range(15)],
+            keep[15].eq(~m_past & ~m_end),
             crc.data.eq(Cat(*[group & Replicate(k, len(group)) for group, k in zip(groups, kept)])),
             # Beats behind the end leave the register as it is.
             crc.valid.eq(m_valid & ~m_past),
