@@ -303,3 +303,17 @@ def test_acknowledged_are_skipped(seed):
     b.run(cycles=300)
     assert [(p.psn, OPCODES[p.opcode].name) for p in b.packets[10:]] == [(0x1008, "RC_SEND_MIDDLE"), (0x1009, "RC_SEND_LAST")]
     assert len(b.cqes) == 3
+
+
+def test_nothing_behind_a_local_error(seed):
+    """Bursts built before the key check of an earlier one failed do not go out."""
+    b = SendBench(seed)
+    b.connect(0)
+    for n in range(20):
+        b.post(0, WR_SEND, 100, ring=False, **({"lkey": 0x54} if n == 2 else {}))
+    b.ring(0)
+    b.run(lambda: b.events)
+    b.flushed(0)
+    b.completed(20)
+    expect_cqes(b, 0, [0, 0, WC_LOC_PROT_ERR] + [5]*17)
+    assert [p.psn for p in b.packets] == [0x1000, 0x1001]

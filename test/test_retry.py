@@ -4,6 +4,7 @@ import pytest
 
 from test.requester_bench import SendBench, expect_cqes
 from roce_soc import abi
+from roce_soc.common import CTL_ERR
 from roce_soc.opcodes import RNR_TIMER_10US, by_name
 from roce_soc.verbs import (
     WC_RETRY_EXC_ERR, WC_RNR_RETRY_EXC_ERR, WR_RDMA_READ, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM, WR_SEND)
@@ -74,7 +75,7 @@ def test_response_lost(seed, index, times, middle):
 @pytest.mark.parametrize("rate", [0.02, 0.2])
 def test_random_loss(seed, rng, rate):
     """Loss in both directions on all QPs; each message delivered once, in order, with its data."""
-    b = SendBench(seed, tick_cycles=8, stall=0.1, lose=lambda direction, p: rng.random() < rate)
+    b = SendBench(seed, tick_cycles=8, stall=0.1, lose=lambda direction, p: rng.random() < rate, latency=(1, 60))
     for qpi in range(16):
         b.connect(qpi, pmtu=256, psn=rng.randrange(1 << 24), timeout=4, retry_cnt=7)
         b.delay = 30
@@ -95,7 +96,7 @@ def test_timeout_value(seed):
     """Never before T = 4.096 us * 2^n, and not much after; each repetition asks for an ACK."""
     b = SendBench(seed, tick_cycles=16, lose=lambda direction, p: direction == "tx")
     b.connect(0, timeout=2, retry_cnt=3)
-    b.post(0, WR_SEND, 3000)
+    b.post(0, WR_SEND, 6000)                # two bursts.
     b.completed(1)
     starts = [p.first for p in b.packets if p.psn == 0x1000]
     assert len(starts) == 4
@@ -103,7 +104,20 @@ def test_timeout_value(seed):
     for gap in (after - before for before, after in zip(starts, starts[1:])):
         assert wait <= gap <= wait + 16*4 + 16 + 100
     assert b.cqes[0].status == WC_RETRY_EXC_ERR
-    assert sum(p.ackreq for p in b.packets) == 4
+    # Message end each time, and the end of each repeated burst.
+    assert sum(p.ackreq for p in b.packets) == 4 + 3
+
+
+def test_timer_starts_with_work(seed):
+    """The time an idle QP has spent does not count."""
+    b = SendBench(seed, tick_cycles=4)
+    b.connect(0, timeout=3)                 # 512 cycles.
+    b.delay = 300
+    for turn in range(3):
+        b.post(0, WR_SEND, 10)
+        b.completed(turn + 1)
+        b.run(cycles=3000)
+    assert len(b.packets) == 3
 
 
 def test_no_timeout(seed):
@@ -259,6 +273,31 @@ def test_err_flushes_in_order(seed):
         assert b.cqes[-1].wr_id == b.posted[0][-1]["wr_id"]
 
 
+def test_flush_after_rewind(seed):
+    """Work flushed by a QP that was rewound counts behind all that is outstanding, whatever is acknowledged later."""
+    b = SendBench(seed)
+    b.step = 1
+    b.connect(0)
+    b.delay = 1 << 30
+    for _ in range(25):
+        b.post(0, WR_SEND, 10)
+    b.run(lambda: len(b.packets) == 25)
+    b.run(cycles=50)
+    b.tx.set(stall=0.95)
+    b.respond(0, opcode=by_name("RC_ACKNOWLEDGE").value, psn=0x1000, syndrome=0x60)
+    b.run(cycles=60)
+    b.rctl.send(qpi=0, op=CTL_ERR)
+    b.run(cycles=300)
+    for _ in range(3):
+        b.post(0, WR_SEND, 10)
+    b.run(cycles=300)
+    b.respond(0, opcode=by_name("RC_ACKNOWLEDGE").value, psn=0x1018, syndrome=0x1f)
+    b.run(cycles=300)
+    b.cctl.send(qpi=0, op=CTL_ERR)
+    b.completed(28)
+    expect_cqes(b, 0, [0]*25 + [5]*3)
+
+
 # Figures ------------------------------------------------------------------------------------------
 
 def test_small_messages(seed, capsys):
@@ -330,6 +369,24 @@ def test_nak_to_retransmission(seed, capsys):
         print(f"\nB7 NAK behind 10 messages: {cycles} cycles to the first repeated packet")
     assert b.packets[12].psn == 0x100a
     assert cycles <= 64 + 60
+
+
+def test_nak_under_load(seed, capsys):
+    """B7 while a long WRITE waits for the wire: what was queued before the rewind is not sent any more."""
+    b = SendBench(seed)
+    b.step = 1
+    b.connect(0, pmtu=4096)
+    b.tx.set(stall=0.985)
+    b.post(0, WR_RDMA_WRITE, 1 << 20)
+    b.run(lambda: len(b.packets) >= 10)
+    b.delay = 1 << 30
+    sent = len(b.packets)
+    b.respond(0, opcode=by_name("RC_ACKNOWLEDGE").value, psn=0x1004, syndrome=0x60)
+    b.run(lambda: any(p.psn == 0x1004 for p in b.packets[sent:]))
+    stale = next(n for n, p in enumerate(b.packets[sent:]) if p.psn == 0x1004)
+    with capsys.disabled():
+        print(f"\nB7 under load: {stale} packets between the NAK and the first repeated one")
+    assert stale <= 2
 
 
 def test_read_responses(seed, capsys):

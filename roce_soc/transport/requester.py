@@ -59,7 +59,7 @@ class RoCERequester(LiteXModule):
 
         self.visit   = visit   = RequesterVisit(context, state, sq)
         self.launch  = launch  = RequesterLaunch(state)
-        self.segment = segment = RequesterSegment()
+        self.segment = segment = RequesterSegment(state)
         self.results = results = stream.SyncFIFO(launch.result.description, 16)
         self.comb += [
             self.rewind.connect(visit.rewind),

@@ -18,7 +18,8 @@ class RequesterLaunch(LiteXModule):
     """Enters a message in the outstanding ring and a READ in the READ ring before its packets can leave.
 
     A local failure (work request, key, payload not readable) halts the QP: later bursts are entered
-    but not sent; the walker fails the message when those before it are done.
+    but not sent; the walker fails the message when those before it are done. Bursts from before a
+    rewind are entered but not sent either: the rewind sends them again.
 
     Parameters
     ----------
@@ -74,6 +75,7 @@ class RequesterLaunch(LiteXModule):
         # Halted QPs.
         table  = state.halted
         halted = state.halted.get_async_port()
+        latest_generation = state.generation.get_async_port()
         qpi    = Signal(state.bits)
         self.comb += [
             qpi.eq(Mux(faults.source.valid, faults.source.qpi, burst.qpi)),
@@ -94,7 +96,9 @@ class RequesterLaunch(LiteXModule):
             failed.eq(~burst.ctl & (row != 0) & ~halted.row.halted),
             # Entries of a QP in ERR are for the walker to flush.
             tell.eq(failed | Mux(burst.ctl, burst.op == CTL_ERR, burst.register & ~burst.send & (row == 0))),
-            go.eq(Mux(burst.ctl, burst.op == CTL_RESET, burst.send & (row == 0) & ~halted.row.halted)),
+            latest_generation.adr.eq(burst.qpi),
+            go.eq(Mux(burst.ctl, burst.op == CTL_RESET, burst.send & (row == 0) & ~halted.row.halted
+                & (burst.generation == latest_generation.row.number))),
         ]
 
         # Data-Path.

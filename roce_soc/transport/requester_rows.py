@@ -20,12 +20,13 @@ READ_BITS   = log2_int(MAX_READS)          # index into the READ ring; counters 
 def requester_layout():
     """Written by the requester. PSNs: `next_psn` is sent next, below `sent_high` were sent once,
     `msg_psn` is the first of the current message, below `msg_high` belong to registered messages;
-    `started`: these are set (CTL_START); `slot_high` follows the last registered message."""
+    `started`: these are set (CTL_START); `slot_high` follows the last registered message;
+    `generation` counts rewinds and pauses: bursts of an older one are not sent any more."""
     return [
         ("next_psn", 24), ("sent_high", 24), ("msg_psn", 24), ("msg_high", 24),
         ("slot", 16), ("slot_high", 16), ("epoch", EPOCH_WIDTH),
         ("out_index", RING_BITS + 1), ("read_index", READ_BITS + 1),
-        ("started", 1), ("paused", 1), ("flushing", 1), ("busy_since", TIME_WIDTH)]
+        ("generation", 4), ("started", 1), ("paused", 1), ("flushing", 1), ("busy_since", TIME_WIDTH)]
 
 
 def cursor_layout():
@@ -97,7 +98,7 @@ def item_description():
 def burst_layout():
     """Packets of one message, built by one visit of its QP: up to 4 KiB, or one READ request."""
     return [
-        ("qpi", QPI_WIDTH), ("ctl", 1), ("op", 3),
+        ("qpi", QPI_WIDTH), ("ctl", 1), ("op", 3), ("generation", 4),
         # Duties of the launch stage.
         ("send", 1), ("register", 1), ("push_read", 1), ("check", 1), ("row", 6),
         ("out_index", RING_BITS + 1), ("read_index", READ_BITS + 1),
@@ -189,7 +190,7 @@ class SendState(LiteXModule):
 
     Attributes
     ----------
-    requester, cursor : requester      pushed, outstanding, reads, halted : its launch stage
+    requester, generation : requester  pushed, outstanding, reads, halted : its launch stage
     completer, read_head : completer   walker, tail : retire walker
     """
     def __init__(self, n_qps):
@@ -197,6 +198,7 @@ class SendState(LiteXModule):
         self.bits  = log2_int(n_qps)
         self.ready = Signal()
         self.requester   = RowTable(requester_layout(), n_qps)
+        self.generation  = RowTable([("number", 4)],    n_qps)
         self.pushed      = RowTable(pushed_layout(),    n_qps)
         self.outstanding = RowTable(outstanding_layout(), n_qps*OUTSTANDING, init=False)
         self.reads       = RowTable(read_layout(), n_qps*MAX_READS, init=False)

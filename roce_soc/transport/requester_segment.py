@@ -22,7 +22,12 @@ class RequesterSegment(LiteXModule):
     """Cuts bursts into packets of the path MTU.
 
     Opcode by place in the message and not by place in the burst, so a repeated packet is what it was.
-    AckReq on the last packet of a message, of a repeated burst, and on every 64th PSN.
+    AckReq on the last packet of a message, of a repeated burst, and on every 64th PSN. A rewind ends
+    the burst in hand.
+
+    Parameters
+    ----------
+    state : SendState
 
     Endpoints
     ---------
@@ -31,7 +36,7 @@ class RequesterSegment(LiteXModule):
 
     Latency: 2 clocks, then one packet a clock.
     """
-    def __init__(self):
+    def __init__(self, state):
         # Stream Endpoints.
         self.sink   = sink   = stream.Endpoint(burst_layout())
         self.source = stream.Endpoint(tx_packet_description())
@@ -84,9 +89,13 @@ class RequesterSegment(LiteXModule):
         ]
 
         # Control-Path.
+        latest = state.generation.get_async_port()
+        stale  = Signal()
         self.comb += [
-            packet.valid.eq(active),
-            sink.ready.eq(~active | (packet.ready & final)),
+            latest.adr.eq(burst.qpi),
+            stale.eq(~burst.ctl & (burst.generation != latest.row.number)),
+            packet.valid.eq(active & ~stale),
+            sink.ready.eq(~active | stale | (packet.ready & final)),
         ]
         self.sync += [
             If(packet.valid & packet.ready,

@@ -305,6 +305,9 @@ class RequesterVisit(LiteXModule):
             table.we.eq(step.valid),
             table.adr.eq(step.qpi),
             [getattr(row, n).eq(getattr(s6, n)) for n, _ in requester_layout()],
+            state.generation.we.eq(step.valid & (step.kind != VISIT)),
+            state.generation.adr.eq(step.qpi),
+            state.generation.row.number.eq(row.generation),
             sq.again.qpi.eq(step.qpi),
             Case(step.kind, {
                 VISIT  : write_visit(s6, step, sq, row, enter, high, moved, self.now),

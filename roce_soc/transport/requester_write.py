@@ -36,6 +36,8 @@ def write_visit(s6, step, sq, row, enter, high, moved, now):
 def write_rewind(s6, step, sq, row, moved):
     """Back to an earlier PSN, or pause until that comes."""
     return [
+        # Packets that are still waiting to go belong to the past.
+        row.generation.eq(s6.generation + 1),
         If(s6.flushing,
             # Nothing is sent any more.
         ).Elif(step.op == REWIND_PAUSE,
@@ -69,6 +71,7 @@ def write_ctl(s6, step, sq, row, moved):
                 row.flushing.eq(0),
             ],
             CTL_ERR : [
+                row.generation.eq(s6.generation + 1),
                 row.flushing.eq(1),
                 row.paused.eq(0),
                 row.slot.eq(s6.slot_high),
@@ -79,6 +82,7 @@ def write_ctl(s6, step, sq, row, moved):
             ],
             CTL_RESET : [
                 row.raw_bits().eq(0),
+                row.generation.eq(s6.generation + 1),
                 row.epoch.eq(s6.epoch + 1),
                 moved.eq(1),
                 sq.clear.eq(step.valid),
@@ -91,7 +95,7 @@ def write_ctl(s6, step, sq, row, moved):
 def write_burst(s6, step, burst, check, enter, is_ctl):
     """The burst record and its key check."""
     same = ("row", "out_index", "read_index", "msg_psn", "wr_id", "wc_opcode", "signalled", "is_read", "is_write",
-        "has_imm", "retry", "pmtu", "imm", "lkey", "rkey", "slot")
+        "has_imm", "retry", "pmtu", "imm", "lkey", "rkey", "slot", "generation")
     return [
         [getattr(burst, n).eq(getattr(s6, n)) for n in same],
         burst.qpi.eq(step.qpi),
