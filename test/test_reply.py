@@ -102,7 +102,7 @@ def test_newer_ack_replaces_older(so):
     b.control.set(stall=0)
     b.run(100)
     out = b.take()
-    assert len(out) < 30 and out[-1] == (1, "ACKNOWLEDGE", 59, 0x1f, OWNER_ACK)
+    assert len(out) < 40 and out[-1] == (1, "ACKNOWLEDGE", 59, 0x1f, OWNER_ACK)
     assert [o[2] for o in out] == sorted(o[2] for o in out)
 
 

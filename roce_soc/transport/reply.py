@@ -24,9 +24,10 @@ from roce_soc.transport.responder_layout import (
 
 OP_ACCEPT, OP_AGAIN, OP_LOADED, OP_TURN, OP_FAIL = range(5)
 
-# Flags and READ counters of a QP. `inband`: a READ was accepted, so acknowledges travel with READ replies.
+# Flags and READ counters of a QP. `inband`: a READ was accepted, so acknowledges travel with READ replies;
+# `mark`: a control operation is answered when what stands before it has been sent.
 STATE_LAYOUT = [
-    ("pending", 1), ("queued", 1), ("stopped", 1), ("failed", 1), ("inband", 1), ("active", 1), ("loading", 1),
+    ("pending", 1), ("queued", 1), ("stopped", 1), ("failed", 1), ("inband", 1), ("active", 1), ("loading", 1), ("mark", 1),
     ("accepted", READ_INDEX_WIDTH), ("next", READ_INDEX_WIDTH), ("saved", READ_INDEX_WIDTH)]
 
 ACK_LAYOUT = [("psn", 24), ("syndrome", 8), ("msn", 24)]
@@ -58,7 +59,7 @@ class RoCEReply(LiteXModule):
     Endpoints
     ---------
     sink : reply_description(), in
-        Always taken, after at most 70 clocks (look-up of a duplicate).
+        Always taken, whatever the way out does, after at most 50 clocks (look-up of a duplicate).
     request, result : MR port
         R_Key of each READ reply, at its start for all that is left of the READ.
     control, reads : tx_packet_description(), out
@@ -73,7 +74,7 @@ class RoCEReply(LiteXModule):
         Pulse: a REPLY_CTL record has taken effect and nothing begun before it is in flight.
     refusal : refusal_description(), out
 
-    Latency: record to tx_packet 5 clocks; READ replies of one QP every 2 clocks.
+    Latency: acknowledge to tx_packet 4 clocks when nothing of its QP waits, READ 12; READ replies of one QP every 2 clocks.
     Errors : DUPLICATE_DROPPED; MR_* rows and MEMORY_FAULT through `kill`.
     """
     def __init__(self, n_qps):
@@ -103,7 +104,7 @@ class RoCEReply(LiteXModule):
         ring         = Memory(layout_len(READ_LAYOUT), n_qps*MAX_READS)
         self.ring_write, self.ring_read = ring.get_port(write_capable=True), ring.get_port()
         self.specials += ring, self.ring_write, self.ring_read
-        self.op      = Record([("valid", 1), ("kind", 3), ("qpi", QPI_WIDTH)])
+        self.op      = Record([("valid", 1), ("kind", 3), ("qpi", QPI_WIDTH), ("room", 1)])
         self.record  = Record(reply_description().payload_layout)     # of OP_ACCEPT, OP_AGAIN, OP_FAIL
         self.loaded  = Record(READ_LAYOUT)                            # of OP_LOADED
         self.hit     = Record(READ_LAYOUT)                            # of OP_AGAIN
@@ -176,7 +177,7 @@ class RoCEReply(LiteXModule):
             self.refusal.valid.eq(self.missed),
             self.refusal.row.eq(ERRORS["DUPLICATE_DROPPED"].index),
             self.refusal.psn.eq(sink.psn),
-            self.refusal.qpn.eq(sink.qpi),
+            self.refusal.qpn.eq(sink.qpn),
             self.refusal.opcode.eq(RC_READ_REQUEST),
             self.refusal.info.eq(sink.length),
         ]
@@ -190,13 +191,14 @@ class RoCEReply(LiteXModule):
         self.comb += [
             fail.eq(send.fail.valid & (self.kills.level < 4) & ~loading),
             send.fail.ready.eq(fail),
-            accept.eq(sink.valid & self.ready & ~loading & ~fail & Mux(again, self.found, send.room)),
+            accept.eq(sink.valid & self.ready & ~loading & ~fail & (~again | self.found)),
             sink.ready.eq(accept | self.missed),
             turn.eq(work.source.valid & ~loading & ~fail & ~accept & send.room),
             work.source.ready.eq(turn),
         ]
         self.sync += [
             loading.eq(self.load), load_qpi.eq(op.qpi),
+            op.room.eq(send.room),
             op.valid.eq(loading | fail | accept | turn),
             op.qpi.eq(Mux(loading, load_qpi, Mux(fail, send.fail.qpi, Mux(accept, sink.qpi, work.source.qpi)))),
             op.kind.eq(Mux(loading, OP_LOADED, Mux(fail, OP_FAIL, Mux(accept, Mux(again, OP_AGAIN, OP_ACCEPT), OP_TURN)))),
@@ -263,8 +265,17 @@ class RoCEReply(LiteXModule):
         return [self.state.dat_w.queued.eq(1), self.push.eq(~self.old.queued)]
 
     def _accept_ack(self):
-        held = self.old.pending & (self.old_ack.syndrome[5:7] != 0)
-        return [If(~self.old.stopped & ~held, self.ack.we.eq(1), self.state.dat_w.pending.eq(1), self._queue())]
+        old, record, tx = self.old, self.record, self.send.sink
+        held = old.pending & (self.old_ack.syndrome[5:7] != 0)
+        return [If(~old.stopped & ~held,
+            # Nothing waits: it leaves at once. Else it is owed, instead of an older one.
+            If(~old.queued & self.op.room,
+                tx.valid.eq(1), tx.kind.eq(Mux(old.inband, TX_INBAND, TX_ACK)), tx.opcode.eq(RC_ACKNOWLEDGE),
+                tx.psn.eq(record.psn), tx.syndrome.eq(record.syndrome), tx.msn.eq(record.msn),
+            ).Else(
+                self.ack.we.eq(1), self.state.dat_w.pending.eq(1), self._queue(),
+            ),
+        )]
 
     def _accept_nak(self):
         # The last NAK of a QP is wanted even when its READs have failed.
@@ -290,12 +301,12 @@ class RoCEReply(LiteXModule):
         )]
 
     def _accept_ctl(self):
-        old, new, record, tx = self.old, self.state.dat_w, self.record, self.send.sink
+        old, new, record = self.old, self.state.dat_w, self.record
         last_nak = old.pending & (self.old_ack.syndrome[5:7] == 3) & (self.old_ack.syndrome != NAK_PSN_SEQUENCE)
         cut  = [new.active.eq(0), new.loading.eq(0), new.pending.eq(0), new.next.eq(old.accepted)]
         done = self.send.done.read(self.op.qpi[:self.bits])
         return [
-            tx.valid.eq(1), tx.kind.eq(TX_MARK),
+            new.mark.eq(1), self._queue(),
             If(record.code == CTL_START,
                 cut, new.next.eq(done), new.accepted.eq(done), new.saved.eq(0),
                 new.stopped.eq(0), new.failed.eq(0), new.inband.eq(0),
@@ -355,13 +366,15 @@ class RoCEReply(LiteXModule):
                 next_reading.psn.eq(reading.psn + 1), next_reading.va.eq(reading.va + size),
                 next_reading.length.eq(reading.length - size),
                 new.active.eq(~last),
-                more.eq(~last | (old.next != old.accepted) | old.pending),
+                more.eq(~last | (old.next != old.accepted) | old.pending | old.mark),
             ).Elif(old.next != old.accepted,
                 self.load.eq(1),
                 new.next.eq(old.next + 1), new.loading.eq(1),
             ).Elif(old.pending,
                 acknowledge, tx.psn.eq(ack.psn), tx.syndrome.eq(ack.syndrome), tx.msn.eq(ack.msn),
-                new.pending.eq(0),
+                new.pending.eq(0), more.eq(old.mark),
+            ).Elif(old.mark,
+                tx.valid.eq(1), tx.kind.eq(TX_MARK), new.mark.eq(0),
             ),
             self.push.eq(more),
             new.queued.eq(more | self.load),

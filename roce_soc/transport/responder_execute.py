@@ -137,10 +137,11 @@ class RequestAnswer(LiteXModule):
 
         self.closed  = closed = StateTable(1, n_qps)
         self.cqes    = cqes    = stream.SyncFIFO(cqe_description(), 8)
-        self.events  = events  = stream.SyncFIFO(event_description(), 8)
+        # A QP fails once: these hold all there can be, so that no answer waits for the command port or the entry.
+        self.events  = events  = stream.SyncFIFO(event_description(), n_qps, buffered=True)
         self.replies = replies = stream.SyncFIFO(reply_description(), 8)
         self.rq_ctls = rq_ctls = stream.SyncFIFO(rq_ctl_description(), 2)
-        self.silents = silents = stream.SyncFIFO([("qpi", QPI_WIDTH)], 4)
+        self.silents = silents = stream.SyncFIFO([("qpi", QPI_WIDTH)], n_qps, buffered=True)
         fifos = (cqes, events, replies, rq_ctls, silents)
         packet, ctl = sink.pseudo == PSEUDO_NONE, sink.pseudo == PSEUDO_CTL
         stop   = Signal()
@@ -224,7 +225,7 @@ class RequestAnswer(LiteXModule):
             answers.eq(good & (sink.action != ACTION_NONE) & (final != row("QP_STATE"))),
             reply.valid.eq(fire & (answers | failed | ctl)),
             [getattr(reply, name).eq(getattr(sink, name)) for name in (
-                "qpi", "code", "last_psn", "va", "rkey", "index", "pd", "pmtu")],
+                "qpi", "qpn", "code", "last_psn", "va", "rkey", "index", "pd", "pmtu")],
             # A message that failed on the way does not count.
             reply.msn.eq(sink.msn - (failed & sink.counted)),
             reply.length.eq(sink.dma_length),

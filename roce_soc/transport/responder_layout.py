@@ -64,7 +64,7 @@ def reply_description():
     `index` of the QP's ring. READ_AGAIN: a duplicate, to be looked up. CTL: code is CTL_*.
     """
     return EndpointDescription([
-        ("kind", 3), ("qpi", QPI_WIDTH), ("code", 6), ("psn", 24), ("last_psn", 24), ("msn", 24), ("syndrome", 8),
+        ("kind", 3), ("qpi", QPI_WIDTH), ("qpn", 24), ("code", 6), ("psn", 24), ("last_psn", 24), ("msn", 24), ("syndrome", 8),
         ("va", 64), ("rkey", 32), ("length", 32), ("index", READ_INDEX_WIDTH), ("pd", 16), ("pmtu", 3)])
 
 # Opcodes ------------------------------------------------------------------------------------------
