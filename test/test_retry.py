@@ -285,7 +285,7 @@ def test_flush_after_rewind(seed):
     b.run(cycles=50)
     b.tx.set(stall=0.95)
     b.respond(0, opcode=by_name("RC_ACKNOWLEDGE").value, psn=0x1000, syndrome=0x60)
-    b.run(cycles=60)
+    b.run(lambda: len(b.packets) > 25)
     b.rctl.send(qpi=0, op=CTL_ERR)
     b.run(cycles=300)
     for _ in range(3):
