@@ -37,12 +37,14 @@ class EngineUnderReplay:
     def __init__(self, seed=1, **options):
         self.bench  = Bench(seed=seed, tick_cycles=TICK_CYCLES, **options)
         self.engine = self.bench.engines[0]
-        self.qps, self.sent = {}, []
+        self.qps, self.regions, self.sent = {}, {}, []
 
     def setup(self, capture, side):
         roce = self.engine.roce
-        for region in capture.regions(side):
-            roce.reg_mr(region["va"], region["length"], access=region["access"], pd=region["pd"], index=region["key"] >> 8, variant=region["key"] & 0xff)
+        # Regions of one capture may have had the same address one after the other: each gets memory of its own.
+        for number, region in enumerate(capture.regions(side)):
+            self.regions[region["name"]] = roce.reg_mr(region["va"], region["length"], access=region["access"], pd=region["pd"],
+                addr=region["va"] | number << 44, index=region["key"] >> 8, variant=region["key"] & 0xff)
         for qp in capture.queue_pairs(side):
             if qp["qp_type"] != "RC":
                 raise CaptureError(f"{capture.name}: QP {qp['name']} is {qp['qp_type']}; this engine does RC")
@@ -60,20 +62,28 @@ class EngineUnderReplay:
         self.timeout = 2*16*max((1 << qp["timeout"] for qp in capture.queue_pairs(side) if qp["timeout"]), default=0)*TICK_CYCLES + 200_000
 
     def fill(self, mr, va, data):
-        self.engine.write_memory(va, data)
+        self.regions[mr].write(data, va)
 
     def read(self, mr, va, length):
-        return self.engine.read_memory(va, length)
+        return self.regions[mr].read(va, length)
+
+    def _digest(self):
+        """What was fed is worked off before the program does something."""
+        self.bench.run(lambda: not self.engine.rx.pending)
+        self.bench.step(QUIET)
 
     def post_recv(self, qpn, event):
+        self._digest()
         self.qps[qpn].post_recv(va=event["va"], length=event["length"], wr_id=event["wr_id"], lkey=event["lkey"])
 
     def post_send(self, qpn, fields, event):
         if fields["opcode"] not in verbs.WC_OF_WR or fields["opcode"] == verbs.WR_BIND_MW:
             raise CaptureError(f"post_send opcode {event['opcode']} is not in this engine")
+        self._digest()
         inline = None
         if fields["flags"] & verbs.SEND_INLINE:
-            inline = self.engine.read_memory(fields["va"], fields["length"])
+            region = next(mr for mr in self.regions.values() if mr.key == fields["lkey"])
+            inline = region.read(fields["va"], fields["length"])
         self.qps[qpn].post_send(fields["opcode"], va=fields["va"], length=fields["length"], wr_id=fields["wr_id"], flags=fields["flags"], inline=inline,
             lkey=fields["lkey"], remote_va=fields["remote_va"], rkey=fields["rkey"], imm=fields.get("imm", 0) or fields.get("inv_rkey", 0))
 
