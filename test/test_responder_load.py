@@ -74,6 +74,7 @@ def test_stop_with_parked_packets(so, op):
     assert b.sim.peek("parked") == 6
     b.connection(1, state=abi.QP_ERR if op == CTL_ERR else abi.QP_RESET)
     b.control_qp(1, op)
+    assert b.sim.peek("parked") == 0 and not b.payloads               # done means that nothing is left.
     b.idle()
     assert b.sim.peek("parked") == 0 and not b.answers() and set(b.take("refusals")) == {"QP_STATE"}
     b.run(8000)

@@ -41,7 +41,7 @@ def so():
 
 
 class Bench:
-    """Queue q has 2**log2 slots at 0x10000*q + 64*q, so that bursts meet page ends."""
+    """Queue q has 2**log2 slots at 0x10000*q + 0xf40 + 64*q, so that bursts meet page ends."""
     def __init__(self, so, seed=1, **memory):
         self.sim = sim = Sim(so, seed=seed)
         self.write, self.bell, self.ctl = (sim.source(n) for n in ("write", "bell", "ctl"))
@@ -57,7 +57,7 @@ class Bench:
         self.sim.drain(self.write)
 
     def addr(self, q, n=0):
-        return 0x10000*q + 64*q + 64*(n % (1 << self.log2[q]))
+        return 0x10000*q + 0xf40 + 64*q + 64*(n % (1 << self.log2[q]))
 
     def post(self, q, count=1, ring=True):
         for _ in range(count):
@@ -255,6 +255,18 @@ def test_reset_leaves_others_alone(so):
             assert b.take(q) == "got"
             b.sim.step(30)
     assert not len(b.refusal)
+
+
+def test_clear_meets_every_clock_of_a_fetch(so):
+    b = Bench(so)
+    for q in (0, 3):
+        b.open(q, log2=4)
+    for k in range(60):
+        b.bell.send(kind=1, page=3, queue=0, index=b.posted[0] + 1, idle=20 - k if k < 20 else 0)
+        b.post(0, ring=False)
+        b.ctl.send(op=RQ_CTL_RESET, index=3, idle=max(0, k - 20))
+        b.sim.step(120)
+        assert b.take(0) == "got", k
 
 
 @pytest.mark.parametrize("n_rqs", [0, 8, 100, 8192])
