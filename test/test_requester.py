@@ -207,6 +207,14 @@ def test_local_errors(seed, case):
     b.post(0, WR_SEND, 100)
     b.completed(11)
     assert b.cqes[-1].status == 5
+    # RESET forgets it all.
+    b.reset(0)
+    b.connect(0, psn=0xabc000)
+    for opcode in OPERATIONS:
+        b.post(0, opcode, 3000)
+    b.completed(16)
+    assert [c.status for c in b.cqes[11:]] == [0]*5
+    assert b.peers[0].psn == 0xabc000 + 5*3
 
 
 def test_read_without_right(seed):
