@@ -14,9 +14,12 @@ from litex.gen import *
 from litex.soc.integration.common import get_mem_data
 from litex.soc.integration.soc import SoCRegion
 from litex.soc.integration.soc_core import SoCCore
-from litex.soc.interconnect import wishbone
+from litex.soc.interconnect import stream, wishbone
 
-from roce_soc import firmware
+from roce_soc import abi, firmware
+from roce_soc.common import event_description
+from roce_soc.core import RoCECore
+from roce_soc.memory.sram import RoCESRAM
 from roce_soc.network.slowpath import RoCESlowPath
 
 FIRMWARE_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "software", "firmware")
@@ -92,31 +95,60 @@ def add_roce(soc, phy, *,
 
 def add_engine(soc, phy, name, memory_size, parameters):
     """Engine with its on-chip memory, doorbell window and interrupt; returns it."""
-    from roce_soc.core import RoCECore
-    from roce_soc.memory.sram import RoCESRAM
-
     core = RoCECore(memory_bytes=memory_size, **parameters)
     soc.add_module(name=name, module=core)
     soc.comb += [phy.source.connect(core.rx), core.tx.connect(phy.sink)]
 
     memory = RoCESRAM(memory_size)
+    for port in (core.payload_write, core.completion_write, core.payload_read, core.descriptor_read):
+        memory.add_port(port)
     soc.add_module(name=f"{name}_memory", module=memory)
-    for port in ("payload_write", "payload_read", "descriptor_read", "completion_write"):
-        memory.add_port(getattr(core, port))
+    # LiteX would put every RAM that a module names on the register bus.
+    core.get_memories = memory.get_memories = list
     for region, slave, size in ((f"{name}_memory", memory.bus, memory_size), (f"{name}_doorbell", core.doorbells.bus, core.doorbells.size)):
-        soc.bus.add_slave(region, slave, SoCRegion(origin=MEM_MAP.get(region), size=size, cached=False))
+        soc.bus.add_slave(region, slave, SoCRegion(origin=soc.mem_map.get(region), size=size, cached=False))
+
+    # Events of the port, interrupt.
+    events = PortEvents(phy.status.fields.link_up)
+    soc.add_module(name=f"{name}_port_events", module=events)
+    soc.comb += events.source.connect(core.port_event)
     if soc.irq.enabled:
         soc.irq.add(name, use_loc_if_exists=True)
     return core
 
 
+class PortEvents(LiteXModule):
+    """Turns changes of the link into events PORT_ACTIVE and PORT_ERR; only the last state counts.
+
+    Endpoints: source event_description(), out. Latency: 1 clock. Errors: none.
+    """
+    def __init__(self, link_up):
+        self.source = source = stream.Endpoint(event_description())
+
+        # # #
+
+        told = Signal()
+        self.comb += [source.first.eq(1), source.last.eq(1)]
+        self.sync += [
+            If(source.valid & source.ready,
+                source.valid.eq(0),
+            ).Elif(~source.valid & (link_up != told),
+                told.eq(link_up),
+                source.valid.eq(1),
+                source.type.eq(Mux(link_up, abi.EVENT_PORT_ACTIVE, abi.EVENT_PORT_ERR)),
+                source.info.eq(link_up),
+            )
+        ]
+
+
 def add_slots(soc, slowpath):
     """The CPU's frame slots on the bus: receive slots first, transmit slots behind."""
-    origin = MEM_MAP["slowpath"]
-    soc.bus.add_region("slowpath", SoCRegion(origin=origin, size=slowpath.rx_bytes + slowpath.tx_bytes, cached=False, linker=True))
-    for side, at, size in (("rx", 0, slowpath.rx_bytes), ("tx", slowpath.rx_bytes, slowpath.tx_bytes)):
+    size   = slowpath.rx_bytes + slowpath.tx_bytes
+    origin = soc.mem_map.get("slowpath") or soc.bus.alloc_region("slowpath", size, cached=False).origin
+    soc.bus.add_region("slowpath", SoCRegion(origin=origin, size=size, cached=False, linker=True))
+    for side, at, length in (("rx", 0, slowpath.rx_bytes), ("tx", slowpath.rx_bytes, slowpath.tx_bytes)):
         soc.bus.add_slave(f"slowpath_{side}", getattr(slowpath.cpu, f"bus_{side}"),
-            SoCRegion(origin=origin + at, size=size, cached=False, linker=True))
+            SoCRegion(origin=origin + at, size=length, cached=False, linker=True))
 
 
 # RoCESoC ------------------------------------------------------------------------------------------
@@ -177,7 +209,7 @@ class RoCESoC(SoCCore):
 
         # Port and engine.
         self.phy = phy
-        self.roce_core = add_roce(self, phy,
+        add_roce(self, phy,
             mac_address       = mac_address,
             ip_address        = ip_address,
             memory_size       = memory_size,
@@ -206,7 +238,6 @@ class RoCESoC(SoCCore):
 
 def write_headers(directory):
     """Writes roce_abi.h and roce.h for the firmware."""
-    from roce_soc import abi
     for name, text in (("roce_abi.h", abi.c_header()), ("roce.h", firmware.c_header())):
         with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
             file.write(text)

@@ -69,7 +69,8 @@ class SimSoC(RoCESoC):
     def __init__(self, *, align_cycles=256, failures=0, **kwargs):
         platform = SimPlatform("SIM", list(IO))
         phy = RoCEPHYModel(platform.request("wire"), align_cycles=align_cycles, failures=failures)
-        RoCESoC.__init__(self, platform, CLOCK_HZ, phy, uart_name="sim", **{**dict(ms_cycles=MS_CYCLES), **kwargs})
+        RoCESoC.__init__(self, platform, CLOCK_HZ, phy, uart_name="sim",
+            **{**dict(ms_cycles=MS_CYCLES, memory_size=4 << 20, engine_parameters=dict(scalable_ticks=True)), **kwargs})
         self.crg = CRG(platform.request("sys_clk"))
         pads, bridge = platform.request("bus"), wishbone.Interface(data_width=32, adr_width=30, addressing="word")
         self.comb += [getattr(bridge, n).eq(getattr(pads, n)) for n in ("adr", "dat_w", "sel", "cyc", "stb", "we")]
@@ -138,7 +139,7 @@ def _generate(folder, parameters):
     config = SimConfig()
     config.add_clocker("sys_clk", freq_hz=CLOCK_HZ)
     try:
-        made.build(sim_config=config, run=False, interactive=False)
+        made.build(sim_config=config, run=False, interactive=False, regular_comb=True)
     finally:
         os.chdir(here)
     verilog = folder/"gateware"/"sim.v"

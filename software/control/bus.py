@@ -5,6 +5,7 @@ Registers, memories and constants are named as in csr.json, which LiteX writes w
 """
 import json
 import socket
+import struct
 
 from roce_soc import abi
 from software.control.roce import Bus
@@ -143,27 +144,46 @@ class SocketBus(WordBus):
 
 
 class RemoteBus(WordBus):
-    """A board or simulation behind litex_server (UARTBone, Etherbone, PCIe)."""
-    CHUNK = 128
+    """A board or simulation behind litex_server (UARTBone, Etherbone, PCIe): Etherbone records over TCP.
 
-    def __init__(self, csr_json, host="localhost", port=1234):
-        from litex.tools.litex_client import RemoteClient
+    Raises ConnectionError when the server goes away.
+    """
+    CHUNK   = 64                                                # words of a record.
+    HEADER  = bytes([0x4e, 0x6f, 0x10, 0x44, 0, 0, 0, 0])       # magic, version 1, 32-bit addresses and data.
+
+    def __init__(self, csr_json, host="localhost", port=1234, timeout=30):
         WordBus.__init__(self, csr_json)
-        self.client = RemoteClient(host=host, port=port, csr_data_width=32, csr_bus_address_width=32)
-        self.client.open()
+        self.socket = socket.create_connection((host, port), timeout=timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The server says what it drives; PCIe bridges show the registers from address 0 on.
+        self.base = -self.region("csr") if b"CommPCIe" in self.socket.recv(128) else 0
 
     def close(self):
         """Ends the connection."""
-        self.client.close()
+        self.socket.close()
+
+    def _receive(self, length):
+        data = b""
+        while len(data) < length:
+            part = self.socket.recv(length - len(data))
+            if not part:
+                raise ConnectionError("litex_server closed the connection")
+            data += part
+        return data
 
     def read_words(self, address, count):
         """32-bit words from a byte address on."""
         out = []
         for i in range(0, count, self.CHUNK):
-            out += self.client.read(address + 4*i, min(self.CHUNK, count - i))
+            addresses = [self.base + address + 4*n for n in range(i, min(count, i + self.CHUNK))]
+            self.socket.sendall(self.HEADER + bytes([0, 15, 0, len(addresses)]) + struct.pack(f">{len(addresses) + 1}I", 0, *addresses))
+            # Header, record with one write: return address, then the words.
+            data = self._receive(len(self.HEADER) + 8 + 4*len(addresses))[len(self.HEADER) + 8:]
+            out += struct.unpack(f">{len(addresses)}I", data)
         return out
 
     def write_words(self, address, words):
         """Writes words from a byte address on."""
         for i in range(0, len(words), self.CHUNK):
-            self.client.write(address + 4*i, list(words[i:i + self.CHUNK]))
+            part = words[i:i + self.CHUNK]
+            self.socket.sendall(self.HEADER + bytes([0, 15, len(part), 0]) + struct.pack(f">{len(part) + 1}I", self.base + address + 4*i, *part))
