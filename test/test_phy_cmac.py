@@ -4,15 +4,8 @@ import itertools
 import random
 
 import pytest
-from migen import *
 from migen.genlib.resetsync import AsyncResetSynchronizer
 
-from litex.build.generic_platform import Pins, Subsignal
-from litex.build.xilinx import XilinxUSPPlatform
-from litex.gen import *
-from litex.soc.interconnect import csr_bus, stream
-
-from roce_soc.common import roce_wire_description
 from roce_soc.phy import cmac as cmac_module
 from roce_soc.phy.cmac import MAX_BEATS, RoCEPHYCMAC
 from roce_soc.phy.common import COUNTERS, LATCHED_FLAGS
@@ -20,71 +13,10 @@ from roce_soc.phy.hardblock import STATUS, TIED, ip_config
 from roce_soc.phy.model import RoCEPHYModel
 from sim.harness import Sim, build
 
-from test.phy_bench import RegisterBench, Registers
+from test.phy_bench import PINS, HardBlock, RegisterBench, Registers, ResetSynchronizer, platform
 
-LANES = (("clk_p", 1), ("clk_n", 1), ("txp", 4), ("txn", 4), ("rxp", 4), ("rxn", 4))
-PINS  = (("modsell", 1), ("resetl", 1), ("modprsl", 1), ("intl", 1), ("lpmode", 1))
 # sys 125 MHz, engine 250 MHz, line 322.27 MHz.
 PERIODS = {"sys": 8000, "roce": (4000, 700), "line": (3103, 1300)}
-
-
-def platform():
-    io = [("qsfp", 0, *[Subsignal(name, Pins(width)) for name, width in LANES + PINS])]
-    return XilinxUSPPlatform("xcvu9p-flga2104-2L-e", io, toolchain="vivado")
-
-
-class HardBlock(LiteXModule):
-    """The core's user side as ports: frames by streams, status and resets by hand."""
-    def __init__(self, platform, pads, init_clk, config):
-        self.config = config
-        self.clk    = Signal()
-        self.comb  += self.clk.eq(ClockSignal("line"))
-        names = ("sys_reset", "tx_reset", "rx_reset", "gt_tx_reset", "gt_rx_reset", "loopback", "tx_enable", "send_rfi",
-                 "tx_rsfec", "rx_enable", "rx_rsfec")
-        self.controls = {name: Signal() for name in names}
-        self.resets   = {"usr_tx_reset": Signal(), "usr_rx_reset": Signal(), "powergood": Signal(4)}
-        for name, signal in {**self.controls, **self.resets}.items():
-            setattr(self, name, signal)
-        self.status = {key: Signal(width) for key, (_, width) in STATUS.items()}
-        for side in ("tx", "rx"):
-            for field, width in (("data", 512), ("keep", 64), ("last", 1), ("valid", 1), ("error", 1), ("ready", 1)):
-                setattr(self, f"{side}_{field}", Signal(width))
-        self.line_tx = stream.Endpoint(roce_wire_description(512))
-        self.line_rx = stream.Endpoint(roce_wire_description(512))
-        self.hole    = Signal()
-        self.keep    = Signal()
-        inside       = Signal()
-        self.comb += [
-            self.line_tx.valid.eq(self.tx_valid),
-            self.line_tx.first.eq(~inside),
-            self.line_tx.last.eq(self.tx_last),
-            self.line_tx.data.eq(self.tx_data),
-            If(self.tx_last, self.line_tx.last_be.eq(self.tx_keep & ~Cat(self.tx_keep[1:], 0))),
-            self.line_tx.error.eq(Replicate(self.tx_error, 64)),
-            self.tx_ready.eq(self.line_tx.ready),
-            self.rx_valid.eq(self.line_rx.valid),
-            self.rx_last.eq(self.line_rx.last),
-            self.rx_data.eq(self.line_rx.data),
-            self.rx_keep.eq(Mux(self.line_rx.last, self.line_rx.last_be | (self.line_rx.last_be - 1), 2**64 - 1)),
-            self.rx_error.eq(self.line_rx.error != 0),
-            self.line_rx.ready.eq(1),
-        ]
-        self.sync.line += [
-            If(self.tx_valid & self.tx_ready, inside.eq(~self.tx_last)),
-            If(inside & self.tx_ready & ~self.tx_valid, self.hole.eq(1)),
-            # keep is ones before the end, ones from lane 0 at the end.
-            If(self.tx_valid & Mux(self.tx_last, (self.tx_keep & (self.tx_keep + 1))[:64] != 0, self.tx_keep != 2**64 - 1),
-                self.keep.eq(1)),
-        ]
-
-
-class ResetSynchronizer(Module):
-    def __init__(self, cd, reset):
-        stages = [Signal(reset=1, reset_less=True) for _ in range(2)]
-        sync   = getattr(self.sync, cd.name)
-        for a, b in zip([reset, *stages], stages):
-            sync += b.eq(a)
-        self.comb += cd.rst.eq(stages[-1])
 
 
 @pytest.fixture(scope="module")

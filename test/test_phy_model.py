@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from migen import If, Mux, Record, Signal
 
 from roce_soc.phy.common import COUNTERS, LATCHED_FLAGS
 from roce_soc.phy.model import FAULT_EVENTS, FOREVER, RESET_CYCLES, RoCEPHYModel
@@ -327,6 +328,32 @@ def test_loopback_switched_under_traffic():
     out = [f.data for f in link.wire.recv_all()]
     assert out and all(f in sent for f in out)
     assert all(f.error or f.data in sent for f in link.engine.recv_all())
+
+
+def test_pads_of_the_simulation_platform(rng):
+    """The pads carry `keep`, ones from lane 0 on; what goes out comes back."""
+    pads = Record([(f"{side}_{name}", width) for side in ("tx", "rx")
+                   for name, width in (("valid", 1), ("ready", 1), ("last", 1), ("data", 512), ("keep", 64), ("error", 1))])
+    dut  = RoCEPHYModel(pads, align_cycles=ALIGN)
+    hole = Signal()
+    for name in ("valid", "last", "data", "keep", "error"):
+        dut.comb += getattr(pads, f"rx_{name}").eq(getattr(pads, f"tx_{name}"))
+    dut.comb += pads.tx_ready.eq(pads.rx_ready)
+    dut.sync += If(pads.tx_valid & Mux(pads.tx_last, (pads.tx_keep & (pads.tx_keep + 1))[:64] != 0, pads.tx_keep != 2**64 - 1),
+        hole.eq(1))
+    sim, registers = start(dut, {"sink": dut.sink, "source": dut.source, "hole": hole}, name="phy_pads")
+    src, snk = sim.source("sink"), sim.sink("source")
+    sim.reset()
+    registers.update("control", tx_enable=1, rx_enable=1)
+    sim.step(RESET_CYCLES + 2*ALIGN)
+    sent = [rng.randbytes(size) for size in [*range(60, 200), 4096]]
+    marks = [rng.random() < 0.3 for _ in sent]
+    for frame, mark in zip(sent, marks):
+        src.send(frame, error=int(mark))
+    sim.until(snk, len(sent))
+    got = snk.recv_all()
+    assert [f.data for f in got] == sent and [bool(f.error) for f in got] == marks
+    assert not sim.peek("hole")
 
 
 def test_parameters_refused():

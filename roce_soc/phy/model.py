@@ -44,7 +44,7 @@ class RoCEPHYModel(RoCEPHY):
     ----------
     pads : Record or None
         tx_{valid, ready, last, data[512], keep[64]}, rx_{valid, ready, last, data, keep} and, where present,
-        rx_error. None: the bench uses the endpoints `wire_source` and `wire_sink`.
+        tx_error, rx_error (a frame to be discarded, on last). None: the bench uses the endpoints `wire_source` and `wire_sink`.
     align_cycles : int
         Clocks from "receiver enabled and out of reset" to alignment, 1 .. 2**32 - 1.
     failures : int
@@ -258,5 +258,7 @@ class RoCEPHYModel(RoCEPHY):
             wire_sink.data.eq(pads.rx_data),
             If(pads.rx_last, wire_sink.last_be.eq(pads.rx_keep & ~Cat(pads.rx_keep[1:], 0))),
         ]
+        if hasattr(pads, "tx_error"):
+            self.comb += pads.tx_error.eq(wire_source.last & (wire_source.error != 0))
         if hasattr(pads, "rx_error"):
             self.comb += wire_sink.error.eq(Replicate(pads.rx_error & pads.rx_last, dw_bytes))
