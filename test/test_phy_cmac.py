@@ -7,9 +7,10 @@ import pytest
 from migen.genlib.resetsync import AsyncResetSynchronizer
 
 from roce_soc.phy import cmac as cmac_module
-from roce_soc.phy.cmac import MAX_BEATS, RoCEPHYCMAC
+from roce_soc.phy.cmac import RoCEPHYCMAC
 from roce_soc.phy.common import COUNTERS, LATCHED_FLAGS
 from roce_soc.phy.hardblock import STATUS, TIED, ip_config
+from roce_soc.phy.line import MAX_BEATS
 from roce_soc.phy.model import RoCEPHYModel
 from sim.harness import Sim, build
 

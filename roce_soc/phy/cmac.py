@@ -12,18 +12,14 @@ from migen.genlib.resetsync import AsyncResetSynchronizer
 
 from litex.gen import *
 
-from litex.soc.interconnect import stream
-
-from roce_soc.phy.common import COUNTER_WIDTH, LINE_CLK_FREQ, MAX_FRAME, RoCEPHY, link_is_up
-from roce_soc.phy.frames import FrameFIFO, FrameGate, FrameGuard, encode, line_description
+from roce_soc.phy.common import COUNTER_WIDTH, LINE_CLK_FREQ, RoCEPHY, link_is_up
 from roce_soc.phy.hardblock import CMACHardBlock, ip_config
-
-MAX_BEATS = (MAX_FRAME + 63)//64
+from roce_soc.phy.line import LineReceive, LineTransmit
 
 # Line clocks that an event lasts for the CPU's clock to see it.
 EVENT_CYCLES = 16
 
-# Counters by the clock domain they count in.
+# Counters that count in the line's clock.
 LINE_COUNTERS = ["rx_frames", "rx_errors", "rx_dropped_down", "rx_dropped_full", "bad_fcs", "tx_frames", "tx_dropped_down",
                  "tx_unfout", "fec_corrected", "fec_uncorrected"]
 
@@ -32,14 +28,7 @@ LINE_COUNTERS = ["rx_frames", "rx_errors", "rx_dropped_down", "rx_dropped_full",
 class RoCEPHYCMAC(RoCEPHY):
     """Hard block, frame FIFOs between the line's clock and the engine's, registers in the CPU's.
 
-    ::
-
-        engine clock                        line clock eth_tx = eth_rx, 322.27 MHz
-        sink ─► guard ─► FIFO (stored) ─────► skid ─► gate ─► register ─► CMAC ─► txp/n
-        source ◄─ register ◄─ FIFO (admits whole frames) ◄─ gate ◄─ two registers ◄─ CMAC ◄─ rxp/n
-
-    A transmit frame starts when it is complete in the FIFO, since a hole would kill the transmitter until a reset.
-    A received frame enters when the FIFO has room for the longest one, else it is dropped and counted.
+    The paths of the frames are `LineTransmit` and `LineReceive`.
 
     Parameters
     ----------
@@ -55,7 +44,7 @@ class RoCEPHYCMAC(RoCEPHY):
     rsfec : bool
         `control.rsfec_enable` after reset.
     depth : int
-        Beats of each FIFO, a power of two above MAX_BEATS + 8.
+        Beats of each FIFO: 256, 512, 1024 ...
 
     Latency: engine to line 11 to 14 line clocks plus one clock a beat; line to engine 3 line and 6 to 8 engine clocks.
     Errors : registers `latched` and the counters name every frame that is dropped, cut or marked.
@@ -214,93 +203,33 @@ class RoCEPHYCMAC(RoCEPHY):
     # Data path ------------------------------------------------------------------------------------
 
     def add_transmit(self, depth):
-        layout = line_description(self.dw)
-        cmac   = self.cmac
-        self.tx_guard = ClockDomainsRenamer(self.engine_domain)(
-            FrameGuard(self.sink.description, layout, MAX_BEATS))
-        self.tx_fifo = ClockDomainsRenamer({"write": self.engine_domain, "read": "eth_tx"})(
-            FrameFIFO(layout, depth, MAX_BEATS, store_and_forward=True))
-        self.tx_skid = ClockDomainsRenamer("eth_tx")(stream.Buffer(layout, pipe_valid=False, pipe_ready=True))
-        self.tx_gate = ClockDomainsRenamer("eth_tx")(FrameGate(layout, terminate=False))
-        gate, cut    = self.tx_gate, self.line.tx_in_reset
+        cmac = self.cmac
+        self.transmit = transmit = LineTransmit(depth, self.engine_domain)
         self.comb += [
-            self.sink.connect(self.tx_guard.sink),
-            self.tx_guard.source.connect(self.tx_fifo.sink),
-            self.tx_fifo.source.connect(self.tx_skid.sink),
-            self.tx_skid.source.connect(gate.sink),
-            gate.open.eq(self.line_up),
-            gate.cut.eq(cut),
-            gate.source.ready.eq(~cmac.tx_valid | cmac.tx_ready),
+            self.sink.connect(transmit.sink),
+            transmit.up.eq(self.line_up),
+            transmit.in_reset.eq(self.line.tx_in_reset),
+            *[getattr(cmac, f"tx_{name}").eq(getattr(transmit, name)) for name in ("valid", "last", "data", "keep", "error")],
+            transmit.ready.eq(cmac.tx_ready),
         ]
-        # Output register, emptied while the transmitter is in reset.
-        lanes = self.dw//8
-        self.sync.eth_tx += [
-            If(gate.source.ready,
-                cmac.tx_valid.eq(gate.source.valid),
-                cmac.tx_data.eq(gate.source.data),
-                cmac.tx_last.eq(gate.source.last),
-                cmac.tx_error.eq(gate.source.last & gate.source.error),
-                cmac.tx_keep.eq(Cat(*[~gate.source.last | (gate.source.end >= lane) for lane in range(lanes)])),
-            ),
-            If(cut, cmac.tx_valid.eq(0)),
-        ]
-        self.count("tx_frames",       gate.passed)
-        self.count("tx_dropped_down", gate.dropped)
+        self.count("tx_frames",       transmit.passed)
+        self.count("tx_dropped_down", transmit.dropped)
         self.count("tx_unfout",       cmac.status["tx_unfout"] | cmac.status["tx_ovfout"])
 
     def add_receive(self, depth):
-        layout = line_description(self.dw)
-        cmac   = self.cmac
-        self.rx_gate = gate = ClockDomainsRenamer("eth_rx")(FrameGate(layout, terminate=True))
-        self.rx_fifo = fifo = ClockDomainsRenamer({"write": "eth_rx", "read": self.engine_domain})(
-            FrameFIFO(layout, depth, MAX_BEATS, store_and_forward=False))
-        # First register: as it comes, the end as one bit. Second: the end as a number.
-        first, one_hot, second = stream.Endpoint(layout), Signal(self.dw//8), gate.sink
-        self.sync.eth_rx += [
-            first.valid.eq(cmac.rx_valid),
-            first.last.eq(cmac.rx_last),
-            first.data.eq(cmac.rx_data),
-            first.error.eq(cmac.rx_last & cmac.rx_error),
-            one_hot.eq(cmac.rx_keep & ~Cat(cmac.rx_keep[1:], 0)),
-            second.valid.eq(first.valid),
-            second.last.eq(first.last),
-            second.data.eq(first.data),
-            second.error.eq(first.error),
-            second.end.eq(Cat(*encode(one_hot))),
-        ]
-        # A frame above the longest is cut, though the hard block should not let one through.
-        beats, long = Signal(max=MAX_BEATS + 2), Signal()
-        lost, was_lost = Signal(), Signal()
-        self.sync.eth_rx += was_lost.eq(lost)
+        cmac = self.cmac
+        self.receive = receive = LineReceive(depth, self.engine_domain)
         self.comb += [
-            long.eq((beats == (MAX_BEATS - 1)) & second.valid & ~second.last),
-            lost.eq(~self.line_aligned | self.line.rx_in_reset | ~self.line.rx_enable),
-            gate.open.eq(self.line_receive & fifo.room),
-            gate.cut.eq(lost | was_lost | long),
-            # The core falls silent inside a frame: both when it goes down and when it comes back a new one begins.
-            gate.forget.eq(lost ^ was_lost),
-            gate.source.connect(fifo.sink),
-            fifo.source.ready.eq(1),
+            receive.source.connect(self.source),
+            receive.open.eq(self.line_receive),
+            receive.lost.eq(~self.line_aligned | self.line.rx_in_reset | ~self.line.rx_enable),
+            *[getattr(receive, name).eq(getattr(cmac, f"rx_{name}")) for name in ("valid", "last", "data", "keep", "error")],
         ]
-        self.sync.eth_rx += If(lost | (second.valid & second.last), beats.eq(0)).Elif(
-            second.valid & (beats != MAX_BEATS), beats.eq(beats + 1))
-        engine = getattr(self.sync, self.engine_domain)
-        source = self.source
-        engine += [
-            source.valid.eq(fifo.source.valid),
-            source.first.eq(fifo.source.first),
-            source.last.eq(fifo.source.last),
-            source.data.eq(fifo.source.data),
-            source.last_be.eq(Cat(*[fifo.source.last & (fifo.source.end == lane) for lane in range(self.dw//8)])),
-            source.error.eq(Replicate(fifo.source.last & fifo.source.error, self.dw//8)),
-        ]
-        full = Signal()
-        self.comb += full.eq(gate.dropped & self.line_receive & ~gate.cut)
-        self.catch("rx_full", full)
-        self.count("rx_frames",       gate.passed)
-        self.count("rx_errors",       gate.failed)
-        self.count("rx_dropped_full", full)
-        self.count("rx_dropped_down", gate.dropped & ~full)
+        self.catch("rx_full", receive.full)
+        self.count("rx_frames",       receive.passed)
+        self.count("rx_errors",       receive.failed)
+        self.count("rx_dropped_full", receive.full)
+        self.count("rx_dropped_down", receive.dropped)
         self.count("bad_fcs",         cmac.status["bad_fcs"])
         self.count("fec_corrected",   cmac.status["fec_corrected"])
         self.count("fec_uncorrected", cmac.status["fec_uncorrected"])
@@ -316,7 +245,7 @@ class RoCEPHYCMAC(RoCEPHY):
         """Snapshots of all line counters at one instant, renewed all the time."""
         refused = Signal(COUNTER_WIDTH)
         engine  = getattr(self.sync, self.engine_domain)
-        engine += If(self.tx_guard.refused, refused.eq(refused + 1))
+        engine += If(self.transmit.refused, refused.eq(refused + 1))
         self.line_snapshot   = BusSynchronizer(COUNTER_WIDTH*len(LINE_COUNTERS), "eth_tx", "sys")
         self.engine_snapshot = BusSynchronizer(COUNTER_WIDTH, self.engine_domain, "sys")
         self.comb += [
