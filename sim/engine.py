@@ -105,10 +105,14 @@ def build_engines(engines=1, parameters=()):
         return top, top.ios()
 
     so   = build_cached(make, key=f"engines{engines} {parameters!r}", name=f"engine{engines}", sources=SOURCES)
+    # The names lie beside the library; whoever finds them missing makes them.
     note = os.path.join(os.path.dirname(so), "registers.json")
-    if names:
-        with open(note, "w", encoding="utf-8") as file:
+    if not os.path.exists(note):
+        if not names:
+            make()
+        with open(f"{note}.{os.getpid()}", "w", encoding="utf-8") as file:
             json.dump(names, file)
+        os.replace(f"{note}.{os.getpid()}", note)
     with open(note, encoding="utf-8") as file:
         return so, json.load(file)
 
