@@ -214,6 +214,23 @@ def test_line_rate(built, size):
     assert board.counters() == {"tx_frames": count, "rx_frames": count}
 
 
+def test_latency(built):
+    """The figures of the docstrings, in clocks of equal length."""
+    seen = {"out": set(), "back": set()}
+    for phase in range(0, 4000, 500):
+        board = Board(built, periods={"sys": 8000, "roce": 4000, "line": (4000, phase)}).bring_up()
+        for beats in (1, 5):
+            board.tx.send(bytes(64*beats))
+            board.rx.send(bytes(64*beats))
+            board.sim.step(100)
+            sent, came = board.tx.times()[0], board.rx.times()[0]
+            out, back  = board.line.recv(), board.engine.recv()
+            seen["out"].add(out.first - sent[2])
+            seen["back"].add(back.first - came[1])
+            assert out.last - out.first == back.last - back.first == beats - 1
+    assert seen["out"] <= {8, 9, 10} and seen["back"] <= {8, 9}, seen
+
+
 def test_errors_marked_at_the_last_beat(built, rng):
     board = Board(built).bring_up()
     marks = [rng.random() < 0.5 for _ in range(50)]

@@ -46,7 +46,7 @@ class RoCEPHYCMAC(RoCEPHY):
     depth : int
         Beats of each FIFO: 256, 512, 1024 ...
 
-    Latency: engine to line 11 to 14 line clocks plus one clock a beat; line to engine 3 line and 6 to 8 engine clocks.
+    Latency: engine to line 8 to 10 line clocks behind the last beat; line to engine 3 line and 5 to 6 engine clocks.
     Errors : registers `latched` and the counters name every frame that is dropped, cut or marked.
     """
     def __init__(self, platform, pads, *, site, gt_group, sys_clk_freq,

@@ -232,7 +232,7 @@ class FrameFIFO(LiteXModule):
 
     Signals: `room` (out, write clock): a frame of max_beats that begins now fits as a whole.
 
-    Latency: 6 to 8 read clocks from a beat (store_and_forward: 10 to 12 from the last beat) to the source.
+    Latency: 5 to 6 read clocks from a beat (store_and_forward: 7 to 8 from the last beat) to the source.
     Errors : none; the owner judges `room`.
     """
     SLACK = 8   # Beats that may be written while level, room and ready follow.

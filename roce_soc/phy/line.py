@@ -52,7 +52,7 @@ class LineTransmit(LineSide):
     Signals: line side as LineSide, ready is an input; `up` (in: frames may start), `in_reset` (in: the core takes nothing);
     `passed`, `dropped` (out, line clock, one clock a frame), `refused` (out, engine clock).
 
-    Latency: 11 to 14 line clocks from the last beat in to the first out.
+    Latency: 8 to 10 line clocks from the last beat in to the first out.
     Errors : link down: dropped; FrameGuard's rules: refused.
     """
     def __init__(self, depth, engine_domain):
@@ -119,7 +119,7 @@ class LineReceive(LineSide):
     Signals: line side as LineSide, all inputs, no ready; `open` (in: frames may begin), `lost` (in: the core gives no more
     beats); `passed`, `failed` (with an error), `dropped` (while down), `full` (no room) (out, line clock, one clock a frame).
 
-    Latency: 3 line clocks and 6 to 8 engine clocks from a beat in to the same beat out.
+    Latency: 3 line clocks and 5 to 6 engine clocks from a beat in to the same beat out.
     Errors : a frame cut by `lost` or longer than MAX_BEATS ends with `error`.
     """
     def __init__(self, depth, engine_domain):
