@@ -110,12 +110,8 @@ class RoCECore(LiteXModule):
         # Responder.
         self.reply     = reply     = RoCEReply(n_qps)
         self.responder = responder = RoCEResponder(n_qps, context.get_port(), mr.get_port(), rq, reply)
-        reply_mr       = mr.get_port()
-        self.comb += [
-            reply.request.connect(reply_mr.request),
-            reply_mr.result.connect(reply.result),
-            buffer.request.connect(responder.sink),
-        ]
+        reply.connect_mr(mr.get_port())
+        self.comb += buffer.request.connect(responder.sink)
         self._add_placement(placer, responder.place, responder.place_done)
 
         # Send side.

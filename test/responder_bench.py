@@ -30,10 +30,9 @@ class ResponderSide(LiteXModule):
         self.rq        = ReceiveQueues(n_qps)
         self.reply     = RoCEReply(n_qps)
         self.responder = RoCEResponder(n_qps, self.context.get_port(), self.mr.get_port(), self.rq, self.reply)
-        port = self.mr.get_port()
+        self.reply.connect_mr(self.mr.get_port())
         self.ready = Signal()
         self.comb += [
-            self.reply.request.connect(port.request), port.result.connect(self.reply.result),
             self.ready.eq(self.mr.ready & self.context.ready & self.rq.ready & self.reply.ready & self.responder.ready),
         ]
 
@@ -97,11 +96,12 @@ class Bench:
 
     # Set-up.
 
-    def region(self, key, access, va, addr, length=REGION, pd=7, **fields):
+    def region(self, key, access, va, addr, length=REGION, pd=7, wait=True, **fields):
         self.mrwrite.send(**{**dict(valid_row=1, index=key >> 8, variant=key & 255, access=access, pd=pd, va=va, length=length,
                                     addr=addr, target=0), **fields})
-        self.sim.drain(self.mrwrite)
-        self.sim.step(4)
+        while self.mrwrite.pending and wait:
+            self.run(4)
+        self.run(4)
 
     def connection(self, qpi, **fields):
         """Writes the connection row."""

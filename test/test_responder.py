@@ -450,13 +450,37 @@ def test_region_removed_before_a_read_starts(so):
     b.read(1, 8)
     b.write(1, b"behind", offset=64)
     b.run(300)
-    b.region(RKEY, 0, 0, 0, valid_row=0)
+    b.region(RKEY, 0, 0, 0, valid_row=0, wait=False)
+    assert b.mrwrite.pending                                          # replies are on their way out.
     b.reads.set(stall=0)
     b.idle()
+    assert not b.mrwrite.pending
     answers = b.answers()
     assert answers[-1][2] == ACC and answers[-1][0] == "ACK"
     assert [a[1] for a in answers] == list(range(100, answers[-1][1] + 1))
     assert [BY_INDEX[e.info].name for e in b.events] == ["MR_KEY"]
+
+
+def test_removing_a_region_waits_for_placements(so):
+    b = Bench(so)
+    b.qp(1)
+    b.sim.step(10)
+    b.place.set(stall=1.0)
+    for n in range(5):
+        b.write(1, b"data", offset=8*n)
+    b.run(100)
+    b.region(RKEY, 0, 0, 0, valid_row=0, wait=False)
+    b.write(1, b"late", offset=64)                                    # begun afterwards: refused, not awaited.
+    b.run(100)
+    assert b.mrwrite.pending == 1
+    b.place.set(stall=0)
+    while b.mrwrite.pending:
+        b.sim.step(1)
+        b.serve()
+    assert b.memory.read(REMOTE_ADDR + 32, 4) == b"data"
+    b.idle()
+    assert b.memory.read(REMOTE_ADDR + 64, 4) == bytes(4) and b.answers()[-1][2] == ACC
+    b.region(LKEY, 0, 0, 0, valid_row=0)                              # nothing in flight: at once.
 
 
 def test_read_payload_error(so):

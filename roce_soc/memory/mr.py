@@ -29,6 +29,12 @@ class MRPort:
     def __init__(self):
         self.request = stream.Endpoint(mr_request_description())
         self.result  = stream.Endpoint(mr_result_description())
+        self.phases  = []
+
+    def track(self, begun, ended):
+        """Tells of the client's accesses: one pulse of `begun` at or before a request, one of `ended` when
+        the access has left this phase, in order. Phases of one access are tracked one after the other."""
+        self.phases.append((begun, ended))
 
 
 # MRTable ------------------------------------------------------------------------------------------
@@ -46,12 +52,10 @@ class MRTable(LiteXModule):
     Endpoints
     ---------
     write : mr_write_description(), in
-        Region rows from the command port; valid_row 0 invalidates. Checks accepted later see the new row.
+        Region rows from the command port; valid_row 0 invalidates, and is taken only when no access that began
+        before is in flight, as far as the clients track theirs.
     get_port() : MRPort
         A client; call before finalisation.
-    quiet : out
-        No check is under way.
-
     Latency: a request is accepted when its turn comes (round robin); the result follows six clocks later.
     Errors : rows in this order: MR_KEY (index, validity, variant), MR_PD, MR_ACCESS, MR_BOUNDS.
     """
@@ -64,7 +68,6 @@ class MRTable(LiteXModule):
         # Stream Endpoints.
         self.write = stream.Endpoint(mr_write_description())
         self.ready = Signal()
-        self.quiet = Signal()
 
         # # #
 
@@ -85,29 +88,33 @@ class MRTable(LiteXModule):
         walker  = Signal(self.bits + 1)
         row     = Record(ROW)
         index   = Signal(self.bits)
-        step    = Signal(2)
+        self.step    = step = Signal(2)
+        self.drained = Signal()
+        inside  = Signal()
         carries = [Signal(2), Signal(2)]
         length_hi, va_hi, addr_hi = Signal(32), Signal(32), Signal(32)
         low_end, low_delta, high_end = Signal(33), Signal(33), Signal(33)
         self.comb += [
             self.ready.eq(walker[-1]),
-            write.ready.eq(self.ready & (step == 0)),
+            write.ready.eq(self.ready & Mux(write.valid_row, step == 0, self.drained)),
             low_end.eq(write.va[:32] + write.length[:32]),
             low_delta.eq(write.addr[:32] - write.va[:32]),
             high_end.eq(va_hi + length_hi + carries[0]),
-            port.we.eq(~self.ready | (step == 2)),
+            # An index beyond the table is the command port's to refuse; here it writes nothing.
+            port.we.eq(~self.ready | ((step == 2) & inside)),
             port.adr.eq(Mux(self.ready, index, walker[:self.bits])),
             If(self.ready, port.dat_w.eq(row.raw_bits())),
         ]
         self.sync += [
             If(~self.ready, walker.eq(walker + 1)),
-            If(step != 0, step.eq(step + 1)),
-            If(step == 2, step.eq(0)),
-            If(write.valid & write.ready,
+            If((step == 1) | (step == 2), step.eq(step + 1)),
+            # Step 3: the row is invalid, accesses begun before are awaited.
+            If((step == 2) & row.enable, step.eq(0)),
+            If((step == 3) & self.drained, step.eq(0)),
+            If(self.ready & write.valid & (step == 0),
                 step.eq(1),
                 index.eq(write.index),
-                # An index beyond the table is the command port's to refuse; here it writes nothing.
-                If(write.index[self.bits:] != 0, step.eq(0)),
+                inside.eq(write.index[self.bits:] == 0),
                 row.enable.eq(write.valid_row),
                 row.variant.eq(write.variant),
                 row.access.eq(write.access),
@@ -131,6 +138,7 @@ class MRTable(LiteXModule):
         ]
 
     def do_finalize(self):
+        self._add_drain()
         if not self.ports:
             return
         n_ports = len(self.ports)
@@ -154,6 +162,31 @@ class MRTable(LiteXModule):
         ] for n, port in enumerate(self.ports)})
         self.sync += If(request.valid, rr.eq(grant))
         self._add_pipeline(request, grant)
+
+    def _add_drain(self):
+        """Counts the accesses of each phase; after an invalidation those already begun are awaited, phase by phase."""
+        n_phases = max([1] + [len(port.phases) for port in self.ports])
+        phase    = Signal(max=n_phases + 1)
+        load, waiting = Signal(), []
+        for port in self.ports:
+            for n, (begun, ended) in enumerate(port.phases):
+                flying, left = Signal(12), Signal(12)
+                self.sync += [
+                    flying.eq(flying + begun - ended),
+                    If(load & (phase == n),
+                        left.eq(flying + begun - ended)
+                    ).Elif(left != 0,
+                        left.eq(left - ended)
+                    ),
+                ]
+                waiting.append((phase == n + 1) & (left != 0))
+        busy = Signal()
+        self.comb += [
+            busy.eq(Reduce("OR", waiting) if waiting else 0),
+            load.eq((self.step == 3) & ~busy & (phase != n_phases)),
+            self.drained.eq((self.step == 3) & ~busy & (phase == n_phases)),
+        ]
+        self.sync += If(self.step != 3, phase.eq(0)).Elif(load, phase.eq(phase + 1))
 
     def _add_pipeline(self, request, grant):
         """Clock 1: RAM address and low end; 2: high end; 3: compare halves; 4: combine; 5: judge; 6: result."""
@@ -224,4 +257,3 @@ class MRTable(LiteXModule):
                     port.result.row.eq(0)
                 ),
             ]
-        self.comb += self.quiet.eq(~(s1.valid | s2.valid | s3.valid | s4.valid | s5.valid))

@@ -120,6 +120,13 @@ class RoCEReply(LiteXModule):
         self._add_choice()
         self._add_operation()
 
+    def connect_mr(self, port):
+        """Connects the MR port of the READ replies, with its tracking: checked, then read and sent."""
+        send = self.send
+        self.comb += self.request.connect(port.request), port.result.connect(self.result)
+        port.track(send.keys.sink.valid, send.results.source.valid & send.results.source.ready)
+        port.track(send.flight_begun, send.flight_ended)
+
     def _add_search(self):
         """Walks the ring back from the newest READ for one that covers the duplicate at the sink."""
         sink, entry, bits = self.sink, self.ring_entry, self.bits

@@ -62,6 +62,7 @@ class ReplySend(LiteXModule):
         self.fail    = stream.Endpoint(kill_description())
         self.ctl_done = Signal()
         self.ready   = Signal()
+        self.flight_begun, self.flight_ended = Signal(), Signal()
 
         # # #
 
@@ -111,6 +112,7 @@ class ReplySend(LiteXModule):
             control.valid.eq(fire & to_control),
             reads.valid.eq(fire & to_reads),
             flight.valid.eq(fire & to_reads),
+            self.flight_begun.eq(flight.valid),
             flight.last_reply.eq(w.last_reply), flight.index.eq(w.index),
             # Failures: payload reads first, they are older.
             self.fail.valid.eq(self.faults.source.valid | bad),
@@ -136,6 +138,7 @@ class ReplySend(LiteXModule):
             sent.ready.eq(1),
             mine.eq(sent.valid & (sent.owner == OWNER_RESPONDER)),
             flight.ready.eq(mine),
+            self.flight_ended.eq(mine),
             self.done.adr.eq(sent.qpi),
             self.done.we.eq(mine & ~sent.marker & (sent.err == 0) & flight.last_reply & (flight.index == done)),
             self.done.dat_w.eq(done + 1),

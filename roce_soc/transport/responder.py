@@ -93,6 +93,7 @@ class RoCEResponder(LiteXModule):
             reply.kill.connect(entry.kill),
             reply.reads_qpi.eq(check.reads_qpi), check.reads_done.eq(reply.reads_done),
         ]
+        mr_port.track(check.verdict.valid & check.verdict.check, answer.sink.valid & answer.sink.ready & answer.sink.check)
         # Completions of a QP before the flush of its queue: one FIFO, requests first.
         self.cqes = cqes = stream.SyncFIFO(cqe_description(), 8)
         self.comb += [
