@@ -141,6 +141,43 @@ def test_ack_before_read_leaves_before_it_and_after_follows(so):
                    ("ONLY", 34, 1), ("ACKNOWLEDGE", 35, 0x60)]
 
 
+def test_first_read_lets_acknowledges_pass(so):
+    """The fetcher takes from both paths: the change from one to the other keeps the order."""
+    b = Bench(so)
+    b.control.set(stall=1.0)
+    b.ack(1, 1)
+    b.run(40)
+    b.read(1, 2, 300)
+    b.run(60)
+    assert not b.take()
+    b.control.set(stall=0)
+    b.run(60)
+    assert [o[2] for o in b.take()] == [1, 2, 3]
+    b.control.set(stall=1.0)                                          # another QP's acknowledges hold up nothing.
+    b.ack(2, 1)
+    b.run(40)
+    b.read(1, 4, 8)
+    b.run(60)
+    assert [o[2] for o in b.take()] == [4]
+
+
+def test_reset_meets_every_clock_of_a_load(so):
+    b = Bench(so)
+    for k in range(40):
+        for n in range(4):
+            b.read(1, 10*n, 8)
+        b.sink.send(kind=REPLY_CTL, qpi=1, code=CTL_RESET, idle=k)
+        b.sink.send(kind=REPLY_CTL, qpi=1, code=CTL_START, idle=60)
+        b.run(120)
+        out = [o[2] for o in b.take()]
+        assert out == [0, 10, 20, 30][:len(out)], k
+        b.index[1] = b.reads_done(1)
+        b.read(1, 77, 0)
+        b.run(40)
+        assert [o[2] for o in b.take()] == [77], k
+        b.index[1] = b.reads_done(1)
+
+
 def test_key_ranges_and_addresses(so):
     b = Bench(so)
     b.read(1, 0xffffff, 700, va=2**64 - 800)
@@ -198,6 +235,16 @@ def test_duplicates(so):
     out = b.take()
     first = [i for i, o in enumerate(out) if o[1] == "FIRST"]
     assert len(first) == 2 and [o[2] for o in out[first[1]:]] == list(range(60, 90))
+    # Of a READ that is yet to come: it comes once, in its turn.
+    b.reads.set(stall=1.0)
+    b.read(1, 100, 256*30, va=0)
+    b.read(1, 130, 256*2, va=0)
+    b.run(60)
+    b.read(1, 130, 256*2, va=0, kind=REPLY_READ_AGAIN)
+    b.run(60)
+    b.reads.set(stall=0)
+    b.run(300)
+    assert [o[2] for o in b.take()] == list(range(100, 132))
     # Out of range, other key, other address, too long.
     for fields in (dict(psn=5), dict(rkey=6), dict(va=1), dict(length=256*30 + 1), dict(last_psn=90)):
         fields = {**dict(psn=60, length=256*30, va=0), **fields}

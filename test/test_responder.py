@@ -58,8 +58,11 @@ def test_read(so, size):
     b.qp(2, psn=0xffffff)
     b.memory.write(REMOTE_ADDR, data := data_of(8192))
     b.read(2, size, offset=33)
-    b.idle()
+    b.run(300)
     tx = b.take("tx")
+    b.write(2, b"next PSN")
+    b.idle()
+    assert b.answers() == [("ACK", (0xffffff + packets(size, 256)) & 0xffffff, ACK, 2)]
     assert b"".join(chunk for *_, chunk in tx) == data[33:33 + size]
     n = packets(size, 256)
     assert [psn for _, _, psn, *_ in tx] == [(0xffffff + k) & 0xffffff for k in range(n)]
@@ -67,6 +70,15 @@ def test_read(so, size):
     assert names == (["READ_RESPONSE_ONLY"] if n == 1 else
                      ["READ_RESPONSE_FIRST"] + ["READ_RESPONSE_MIDDLE"]*(n - 2) + ["READ_RESPONSE_LAST"])
     assert all(packet.msn == 1 for *_, packet, _ in tx)
+
+
+def test_write_carries_its_address_past_32_bits(so):
+    b = Bench(so)
+    b.region(0x0777, 7, 0xffff_0000, REMOTE_ADDR)
+    b.qp(1)
+    b.message(1, "WRITE", data := data_of(1500), va=0x1_0000_0000 - 300, rkey=0x0777)
+    b.idle()
+    assert b.memory.read(REMOTE_ADDR + 0x10000 - 300, 1500) == data and not b.refusals
 
 
 def test_zero_length_needs_no_key(so):                                # case 35
@@ -298,6 +310,7 @@ def test_fatal(so, case, sent, name, syndrome, status):
     assert len(last) == 1
     assert last[0][3] == 0                                            # nothing was completed.
     assert not [a for a in answers if a[1] > psn]
+    assert sum(p.qpi == 1 and p.length != 0 for p in b.places) < len(sent)   # nothing is placed from the failure on.
     assert b.refusals[0] == name and b.refusals.count(name) == 1 and set(b.refusals[1:]) == {"QP_STATE"}
     cqes = statuses(b)
     if status is not None:
@@ -424,9 +437,27 @@ def test_placement_error(so):
     assert statuses(b) == [(0, 0), (1, WC_LOC_QP_OP_ERR), (2, WC_WR_FLUSH_ERR)]
     assert b.refusals == ["MEMORY_FAULT", "QP_STATE"]
     assert [BY_INDEX[e.info].name for e in b.events] == ["MEMORY_FAULT"]
+    placed = sum(p.length != 0 for p in b.places)
     b.send(1, "SEND_ONLY", b"abcd", ackreq=1)
     b.idle()
     assert b.answers() == [] and b.take("refusals")[-1] == "QP_STATE"
+    assert sum(p.length != 0 for p in b.places) == placed
+
+
+def test_only_the_first_of_two_failures_is_told(so):
+    """A placement fails after a later packet's key check has failed: the NAK is the placement's."""
+    b = Bench(so)
+    b.qp(1)
+    b.place.set(stall=0)
+    b.place_error = lambda record: 1 if record.length else 0
+    b.write(1, b"lost")
+    b.send(1, "WRITE_ONLY", b"bad!", va=REMOTE_VA, rkey=5, dma_length=4, ackreq=1)
+    for _ in range(60):
+        b.sim.step(1)                                                 # both are past their checks before the answer.
+    b.idle()
+    assert b.answers() == [("ACK", 100, OPER, 0)]
+    assert [BY_INDEX[e.info].name for e in b.events] == ["MEMORY_FAULT"]
+    assert b.refusals == ["MEMORY_FAULT", "QP_STATE"]
 
 
 def test_region_removed_during_a_write(so):                           # case 50

@@ -75,6 +75,8 @@ def test_stop_with_parked_packets(so, op):
     b.connection(1, state=abi.QP_ERR if op == CTL_ERR else abi.QP_RESET)
     b.control_qp(1, op)
     assert b.sim.peek("parked") == 0 and not b.payloads               # done means that nothing is left.
+    if op == CTL_RESET:
+        assert b.memory.counters()["dq", "read"]["outstanding"] == 0
     b.idle()
     assert b.sim.peek("parked") == 0 and not b.answers() and set(b.take("refusals")) == {"QP_STATE"}
     b.run(8000)
@@ -88,6 +90,31 @@ def test_stop_with_parked_packets(so, op):
     b.message(1, "SEND", b"again")
     b.run(200)
     assert b.answers() == [("ACK", 7, 31, 1)] and [c.wr_id for c in b.cqes] == [1 << 32]
+    b.idle()
+
+
+def test_reset_meets_every_clock_of_a_wake_up(so):
+    """The receive WQE of parked packets comes in just when the QP is stopped."""
+    b = Bench(so, latency=40)
+    for k in range(60):
+        b.qp(1, psn=0)
+        b.post(1)
+        b.sim.drain(b.bell)
+        for n, op in enumerate(("FIRST", "MIDDLE", "LAST")):
+            b.send(1, "SEND_" + op, bytes(256), psn=n, ackreq=1)
+        b.sim.step(k)
+        b.connection(1, state=abi.QP_RESET)
+        b.control_qp(1, CTL_RESET)
+        assert b.sim.peek("parked") == 0 and not b.payloads
+        b.run(100)
+        psns = [a[1] for a in b.answers()]
+        assert len(b.take("cqes")) <= 1 and psns == sorted(psns)
+        assert set(b.take("refusals")) <= {"QP_STATE"}
+    b.qp(1)
+    b.post(1)
+    b.message(1, "SEND", b"good")
+    b.run(300)
+    assert b.answers() == [("ACK", 100, 31, 1)] and [c.status for c in b.cqes] == [0]
     b.idle()
 
 
