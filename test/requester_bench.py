@@ -15,7 +15,7 @@ from roce_soc.transport.requester_side import RoCESendSide
 from roce_soc.verbs import ACCESS_LOCAL_WRITE, SEND_SIGNALED, WR_RDMA_READ
 from sim.harness import Sim, build_cached
 
-N_QPS    = 16
+N_QPS    = 64
 SQ_BASE  = 0x100_0000      # send ring of QP i at SQ_BASE + i*64 KiB.
 BUF_BASE = 0x4000_0000     # local buffer of QP i: 16 MiB each, VA = address + VA_SHIFT.
 VA_SHIFT = 0x7f00_0000_0000

@@ -2,7 +2,8 @@
 """transport/retry: loss at every place, time-outs, RNR, exhaustion and flush, order of completions, cycle figures."""
 import pytest
 
-from test.requester_bench import SendBench, expect_cqes
+from roce_soc.transport.retry import SCAN_CYCLES
+from test.requester_bench import N_QPS, SendBench, expect_cqes
 from roce_soc import abi
 from roce_soc.common import CTL_ERR
 from roce_soc.opcodes import RNR_TIMER_10US, by_name
@@ -102,7 +103,7 @@ def test_timeout_value(seed):
     assert len(starts) == 4
     wait = 16*4*16
     for gap in (after - before for before, after in zip(starts, starts[1:])):
-        assert wait <= gap <= wait + 16*4 + 16 + 100
+        assert wait <= gap <= wait + N_QPS*SCAN_CYCLES + 16 + 100
     assert b.cqes[0].status == WC_RETRY_EXC_ERR
     # Message end each time, and the end of each repeated burst.
     assert sum(p.ackreq for p in b.packets) == 4 + 3
@@ -194,7 +195,7 @@ def test_rnr_wait(seed, code):
         return
     b.completed(1)
     gap = b.packets[1].first - b.packets[0].first
-    assert units*40 <= gap <= units*40 + 16*4 + 150
+    assert units*40 <= gap <= units*40 + N_QPS*SCAN_CYCLES + 150
     expect_cqes(b, 0, [0])
 
 

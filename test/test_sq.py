@@ -2,7 +2,7 @@
 """queue/sq: doorbell checks, prefetch at ring, page and cache ends, descriptor errors, ring and counter wrap."""
 import pytest
 
-from test.requester_bench import PAGE, SQ_BASE, SQ_LOG2, SendBench, expect_cqes
+from test.requester_bench import N_QPS, PAGE, SQ_BASE, SQ_LOG2, SendBench, expect_cqes
 from roce_soc import abi
 from roce_soc.verbs import SEND_SIGNALED, WC_LOC_QP_OP_ERR, WR_RDMA_WRITE, WR_SEND
 
@@ -15,7 +15,7 @@ def test_doorbell_refused(seed):
     b.ring(0, page=PAGE + 1)
     b.ring(0, index=(1 << SQ_LOG2) + 1)
     b.ring(0, index=0xffff)
-    b.bell.send(kind=0, page=PAGE, queue=16, index=1)
+    b.bell.send(kind=0, page=PAGE, queue=N_QPS, index=1)
     b.bell.send(kind=0, page=0, queue=5, index=1)
     b.bell.send(kind=1, page=PAGE, queue=0, index=1)
     b.run(cycles=300)
@@ -122,3 +122,17 @@ def test_stale_prefetch(seed):
         b.post(0, WR_RDMA_WRITE, 20)
     b.completed(8)
     assert len(b.peers[0].writes) == 8 and not b.peers[0].sends
+
+
+@pytest.mark.parametrize("stall", [0, 0.5, 0.7, 0.9])
+def test_all_qps_deep(seed, stall):
+    """Every QP with a deep queue at once, the wire slower than the descriptor memory: no work request is forgotten."""
+    b = SendBench(seed)
+    b.tx.set(stall=stall)
+    for qpi in range(N_QPS):
+        b.connect(qpi)
+        for _ in range(16):
+            b.post(qpi, WR_RDMA_WRITE, 0, flags=0, ring=False)
+    for qpi in range(N_QPS):
+        b.ring(qpi)
+    b.run(lambda: len(b.packets) == 16*N_QPS, cycles=20_000)

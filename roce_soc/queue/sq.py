@@ -18,6 +18,7 @@ from roce_soc.transport.requester_rows import EPOCH_WIDTH, KickQueue, RowTable, 
 
 CACHE_SLOTS = 8       # work requests of a QP on chip.
 FETCHES     = 16      # descriptor reads outstanding, all QPs together.
+ARRIVALS    = 64      # kicks of arrived work requests that wait for the schedule.
 
 SLOT_SHIFT  = log2_int(SEND_WQE_BYTES)
 
@@ -116,6 +117,7 @@ class SendQueues(LiteXModule):
             fetch.urgent.valid.eq(self.cursor_we),
             fetch.urgent.qpi.eq(self.cursor_qpi),
         ]
+        self.arrivals = stream.SyncFIFO([("qpi", bits)], ARRIVALS)
         self.add_doorbell(context, n_qps)
         self.add_fetch(context, bits)
         self.add_cache(bits, dw)
@@ -199,7 +201,8 @@ class SendQueues(LiteXModule):
         write        = self.fetches.get_port(write_capable=True)
         self.specials += self.fetches, write
         self.comb += [
-            free.eq(~(self.open >> tag)[0]),
+            # A fetch ends in up to two kicks, which wait for their turn: their places are kept free.
+            free.eq(~(self.open >> tag)[0] & (self.arrivals.level <= ARRIVALS - 2*FETCHES - 2)),
             write.we.eq(issue),
             write.adr.eq(tag),
         ]
@@ -288,7 +291,7 @@ class SendQueues(LiteXModule):
         ]
 
     def add_cache(self, bits, dw):
-        """Arriving beats go to the cache unless their QP's epoch has moved on; each is a kick."""
+        """Arriving beats go to the cache unless their QP's epoch has moved on; a fetch's first and last kick the QP."""
         rdata, tags = self.rdata, self.tags
         cursor = self.cursors.get_async_port()
         lookup = self.cursors.get_async_port()
@@ -306,7 +309,8 @@ class SendQueues(LiteXModule):
         qpi   = Signal(bits)
         slot, epoch = Signal(16), Signal(EPOCH_WIDTH)
         data  = Signal(dw)
-        self.arrivals = arrivals = stream.SyncFIFO([("qpi", bits)], FETCHES*CACHE_SLOTS, buffered=True)
+        arrivals = self.arrivals
+        ends  = Signal()
         self.comb += [
             rdata.ready.eq(1),
             read.adr.eq(rdata.tag),
@@ -321,12 +325,13 @@ class SendQueues(LiteXModule):
             write.we.eq(tags.we),
             write.adr.eq(tags.adr),
             write.dat_w.eq(data),
-            arrivals.sink.valid.eq(tags.we),
+            arrivals.sink.valid.eq(tags.we & ends),
             arrivals.sink.qpi.eq(qpi),
             arrivals.source.connect(self.schedule.kicks[-1]),
         ]
         self.sync += [
             valid.eq(rdata.valid),
+            ends.eq((beat == 0) | rdata.last),
             err.eq(rdata.err != 0),
             data.eq(rdata.data),
             Cat(qpi, slot, epoch).eq(read.dat_r),
