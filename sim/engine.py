@@ -53,8 +53,9 @@ class Wire(LiteXModule):
         self.comb += If(tx.valid & tx.ready & tx.last, cost.eq(size + tail + WIRE_OVERHEAD))
         self.sync += [
             If(tx.valid & tx.ready, If(tx.last, size.eq(0)).Else(size.eq(size + DATA_BYTES))),
+            # Between frames nothing is saved up; inside one, its cost is still to be paid.
             tokens.eq(tokens - cost + WIRE_BYTES),
-            If((tokens - cost) > WIRE_BYTES, tokens.eq(WIRE_BYTES)),
+            If((size == 0) & ~tx.valid & (tokens > 0), tokens.eq(WIRE_BYTES)),
         ]
 
 
