@@ -266,10 +266,12 @@ class Simulation:
         Contents of RAM and registers at power-up.
     quiet : bool
         Messages of the modules to `messages` alone, not to stderr.
+    hold : bool
+        The clock stands until a client has connected to the bus: what it writes at once comes before any software.
 
     Attributes: `port` (TCP, after start), `bus` (SocketBus, opened when first used), `folder`, `messages` (lines).
     """
-    def __init__(self, build, *, wire=None, console=None, cycles=0, bus_port=0, folder=None, seed=1, quiet=True):
+    def __init__(self, build, *, wire=None, console=None, cycles=0, bus_port=0, folder=None, seed=1, quiet=True, hold=False):
         self.build    = build
         self.own      = folder is None
         self.folder   = Path(tempfile.mkdtemp(prefix="roce-")) if folder is None else Path(folder)
@@ -286,7 +288,7 @@ class Simulation:
         config.add_clocker("sys_clk", freq_hz=CLOCK_HZ)
         config.add_module("roce_run", [], args={"cycles": cycles, "stats": str(self.folder/"run.json")})
         config.add_module("roce_uart", "serial", args=console or {"mode": "file", "path": str(self.folder/"uart.log")})
-        config.add_module("roce_bus", "bus", args={"port": bus_port})
+        config.add_module("roce_bus", "bus", args={"port": bus_port, "hold": int(hold)})
         config.add_module("roce_wire", "wire", args={"mode": "none", "ns": 1e9/CLOCK_HZ, "stats": str(self.folder/"wire.json"), **(wire or {})})
         (self.folder/"sim_config.js").write_text(config.get_json())
         for name in build.folder.glob("gateware/*.init"):
@@ -301,7 +303,7 @@ class Simulation:
     def start(self, stdin=subprocess.DEVNULL):
         """Starts the process; returns when its bus answers connections. Raises RuntimeError when it ends before."""
         vsim = self.build.folder/"gateware"/"obj_dir"/"Vsim"
-        self.process = subprocess.Popen([str(vsim), "+verilator+rand+reset+2", f"+verilator+seed+{self.seed}"], cwd=self.folder, stdin=stdin,
+        self.process = subprocess.Popen([str(vsim), "+verilator+rand+reset+2", f"+verilator+seed+{max(1, self.seed & 0x7fffffff)}"], cwd=self.folder, stdin=stdin,
                                         stdout=None if stdin is None else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         threading.Thread(target=self._listen, daemon=True).start()
         with self._talk:

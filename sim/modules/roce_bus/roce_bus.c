@@ -4,7 +4,8 @@
  *
  * The bytes are those of LiteX's UARTBone: {command, words, address/4 (4, big endian)} and big endian words;
  * commands 1 write, 2 read, 3 and 4 the same with a fixed address. Several clients take turns by command,
- * and a client may send many commands before it reads answers. Arguments: port.
+ * and a client may send many commands before it reads answers. Arguments: port; hold (1: the clock stands until
+ * a client has connected).
  */
 #include "../module.h"
 
@@ -25,6 +26,7 @@ struct client {
 struct session {
 	struct clock clock;
 	int server;
+	bool hold;
 	struct client clients[CLIENTS], *current;
 	unsigned last, wait;
 	uint32_t accept_wait;
@@ -44,7 +46,10 @@ static int bus_new(void **session, char *args)
 
 	for(unsigned i = 0; i < CLIENTS; i++)
 		s->clients[i].fd = -1;
-	s->server = listen_tcp(arg_int(json_tokener_parse(args), "port", 0), "bus");
+	json_object *o = json_tokener_parse(args);
+
+	s->hold = arg_int(o, "hold", 0);
+	s->server = listen_tcp(arg_int(o, "port", 0), "bus");
 	*session = s;
 	return RC_OK;
 }
@@ -215,6 +220,15 @@ static int bus_tick(void *session, uint64_t time)
 	}
 	if(edge != EDGE_RISING)
 		return RC_OK;
+	if(s->hold) {
+		struct pollfd asked = { .fd = s->server, .events = POLLIN };
+
+		/* A signal ends the wait as well. */
+		s->hold = poll(&asked, 1, 100) == 0;
+		s->accept_wait = ACCEPT_CYCLES;
+		if(s->hold)
+			return RC_OK;
+	}
 	if(++s->accept_wait >= ACCEPT_CYCLES) {
 		s->accept_wait = 0;
 		for(unsigned i = 0; i < CLIENTS; i++) {
