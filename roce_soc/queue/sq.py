@@ -47,7 +47,8 @@ class SendQueues(LiteXModule):
                                    ▲ cursor moved                            ▲ kicks
 
     Slot numbers are 16-bit counters; a ring slot is the counter modulo the ring. The requester moves
-    the cursor; a new epoch in it restarts the prefetch there and drops what is under way.
+    the cursor; a new epoch in it restarts the prefetch there and drops what is under way. Work
+    requests on chip stay good until RESET, since a producer does not change what is outstanding.
 
     Parameters
     ----------
@@ -102,7 +103,8 @@ class SendQueues(LiteXModule):
         self.cursors  = cursors  = RowTable(cursor_layout(), n_qps)
         self.produced = produced = RowTable([("slot", 16)], n_qps)
         self.fetched  = fetched  = RowTable(cursor_layout(), n_qps)
-        self.tags     = tags     = RowTable([("valid", 1), ("err", 1)] + cursor_layout(), CACHE_SLOTS*n_qps)
+        self.tags     = tags     = RowTable(
+            [("valid", 1), ("err", 1), ("slot", 16), ("life", EPOCH_WIDTH)], CACHE_SLOTS*n_qps)
         self.schedule = schedule = KickQueue(n_qps, n_kicks + 1)
         self.fetch    = fetch    = KickQueue(n_qps, 1)
         self.kicks, self.again, self.source = schedule.kicks[:n_kicks], schedule.urgent, schedule.source
@@ -214,6 +216,7 @@ class SendQueues(LiteXModule):
         avail       = Signal(16)
         used        = Signal(16)
         restart     = Signal()
+        lead        = Signal(16)
         first       = Signal(16)
         count       = Signal(4)
         addr        = Signal(64)
@@ -231,7 +234,9 @@ class SendQueues(LiteXModule):
         )
         fsm.act("ROW", NextState("COUNT"))
         self.comb += [
-            restart.eq(fetched.row.epoch != cursor.row.epoch),
+            # Behind a rewind the requester may find work requests still on chip and pass the prefetch.
+            lead.eq(fetched.row.slot - cursor.row.slot),
+            restart.eq((fetched.row.epoch != cursor.row.epoch) | lead[-1]),
             first.eq(Mux(restart, cursor.row.slot, fetched.row.slot)),
         ]
         fsm.act("COUNT",
@@ -321,7 +326,7 @@ class SendQueues(LiteXModule):
             tags.row.valid.eq(1),
             tags.row.err.eq(err),
             tags.row.slot.eq(slot),
-            tags.row.epoch.eq(epoch),
+            tags.row.life.eq(cursor.row.life),
             write.we.eq(tags.we),
             write.adr.eq(tags.adr),
             write.dat_w.eq(data),
@@ -347,7 +352,7 @@ class SendQueues(LiteXModule):
             load.adr.eq(Cat(lookup.row.slot[:slot_bits], self.source.qpi[:bits])),
             tag_port.adr.eq(load.adr),
             self.hit.eq(tag_port.row.valid & (tag_port.row.slot == cursor_d[1].slot)
-                & (tag_port.row.epoch == cursor_d[1].epoch)),
+                & (tag_port.row.life == cursor_d[1].life)),
             self.err.eq(tag_port.row.err),
         ]
         self.sync += [

@@ -24,14 +24,15 @@ def requester_layout():
     `generation` counts rewinds and pauses: bursts of an older one are not sent any more."""
     return [
         ("next_psn", 24), ("sent_high", 24), ("msg_psn", 24), ("msg_high", 24),
-        ("slot", 16), ("slot_high", 16), ("epoch", EPOCH_WIDTH),
+        ("slot", 16), ("slot_high", 16), ("epoch", EPOCH_WIDTH), ("life", EPOCH_WIDTH),
         ("out_index", RING_BITS + 1), ("read_index", READ_BITS + 1),
         ("generation", 4), ("started", 1), ("paused", 1), ("flushing", 1), ("busy_since", TIME_WIDTH)]
 
 
 def cursor_layout():
-    """Next send ring slot of a QP, written by the requester; a new epoch restarts the prefetch."""
-    return [("slot", 16), ("epoch", EPOCH_WIDTH)]
+    """Next send ring slot of a QP, written by the requester. A new `epoch` restarts the prefetch there;
+    a new `life` (RESET) makes what is on chip worthless."""
+    return [("slot", 16), ("epoch", EPOCH_WIDTH), ("life", EPOCH_WIDTH)]
 
 
 def pushed_layout():

@@ -318,6 +318,7 @@ class RequesterVisit(LiteXModule):
             sq.cursor_qpi.eq(step.qpi),
             sq.cursor.slot.eq(row.slot),
             sq.cursor.epoch.eq(row.epoch),
+            sq.cursor.life.eq(row.life),
             sq.clear_qpi.eq(step.qpi),
         ]
         self.comb += write_burst(s6, step, self.bursts.sink, self.checks.sink, enter, step.kind == CTL)

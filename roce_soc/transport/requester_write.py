@@ -84,6 +84,7 @@ def write_ctl(s6, step, sq, row, moved):
                 row.raw_bits().eq(0),
                 row.generation.eq(s6.generation + 1),
                 row.epoch.eq(s6.epoch + 1),
+                row.life.eq(s6.life + 1),
                 moved.eq(1),
                 sq.clear.eq(step.valid),
             ],
