@@ -47,14 +47,18 @@ class ResponderSide(LiteXModule):
             self.comb += source.connect(self.outputs[name])
 
 
+    def ports(self):
+        responder, rq = self.responder, self.rq
+        return {
+            **self.outputs,
+            "packet": responder.sink, "ctl": responder.ctl, "done": responder.place_done, "sent": self.reply.sent,
+            "dq_rdata": rq.rdata, "bell": rq.doorbell, "rqwrite": rq.write, "mrwrite": self.mr.write, "row": self.context.write,
+            "ready": self.ready, "parked": responder.entry.parked}
+
+
 def compiled():
     top = ResponderSide()
-    responder, reply, rq = top.responder, top.reply, top.rq
-    return build(top, {
-        **top.outputs,
-        "packet": responder.sink, "ctl": responder.ctl, "done": responder.place_done, "sent": reply.sent,
-        "dq_rdata": rq.rdata, "bell": rq.doorbell, "rqwrite": rq.write, "mrwrite": top.mr.write, "row": top.context.write,
-        "ready": top.ready, "parked": responder.entry.parked}, name="responder")
+    return build(top, top.ports(), name="responder")
 
 
 # Bench --------------------------------------------------------------------------------------------

@@ -5,10 +5,12 @@ import random
 import pytest
 
 from roce_soc import abi
-from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START
+from roce_soc.common import CTL_ERR
+from roce_soc.transport.responder import RoCEResponder
 from roce_soc.verbs import (
     WC_LOC_LEN_ERR, WC_LOC_PROT_ERR, WC_LOC_QP_OP_ERR, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_REM_ACCESS_ERR,
     WC_REM_INV_REQ_ERR, WC_WR_FLUSH_ERR)
+from sim.harness import emit
 from test.responder_bench import *
 
 ACK, SEQ, INV, ACC, OPER, RNR12 = 0x1f, 0x60, 0x61, 0x62, 0x63, 0x2c
@@ -25,6 +27,19 @@ def data_of(n, seed=1):
 
 def statuses(b):
     return [(c.wr_id & 0xffff, c.status) for c in b.take("cqes")]
+
+
+@pytest.mark.parametrize("n_qps", [256, 4096])
+def test_sizes(n_qps):
+    top = ResponderSide(n_qps)
+    text, _ = emit(top, top.ports())
+    assert "module top" in text
+
+
+@pytest.mark.parametrize("n_qps", [0, 8, 100, 8192])
+def test_bad_size(n_qps):
+    with pytest.raises(ValueError, match="n_qps must be"):
+        RoCEResponder(n_qps, None, None, None, None)
 
 
 # Good cases ---------------------------------------------------------------------------------------

@@ -275,10 +275,11 @@ class ReceiveQueues(LiteXModule):
         producer, done, head = self.producer.read(index), self.done.read(index), self.head.read(index)
         row, mode = self.config.read(index), self.flush.read(index).mode
         allowed   = Signal()
+        inside    = 1 if bits == QPI_WIDTH else port.index[bits:] == 0
         peek_head = self.head.read(port.peek[:bits])
         self.comb += [
             self.cache_read.adr.eq(Cat(peek_head[:log2_int(CACHE_DEPTH)], port.peek[:bits])),
-            allowed.eq(port.take & row.enable & (mode == MODE_RUN) & (port.index[bits:] == 0)),
+            allowed.eq(port.take & row.enable & (mode == MODE_RUN) & inside),
             port.got.eq(allowed & (done != head)),
             port.park.eq(allowed & (done == head) & (producer != head)),
             self.waiting.set.eq(port.park), self.waiting.set_adr.eq(index),
