@@ -191,7 +191,7 @@ def _units(scratch):
 def _flags(trace):
     flags  = ["--cc", "-O3", "--x-assign", "unique", "--x-initial", "unique", "--threads", "1", "--top-module", "top",
               "--prefix", "Vtop", "--no-timing", "-Wno-fatal", "-Wno-lint", "-Wno-style"]
-    flags += [f"-Wno-{w}" for w in IGNORED] + [f"-Wwarn-{w}" for w in SHOWN] + [f"-Werror-{w}" for w in ERRORS]
+    flags += [f"-Wno-{w}" for w in IGNORED] + [f"-Wwarn-{w}" for w in SHOWN] + [f for w in ERRORS for f in (f"-Wwarn-{w}", f"-Werror-{w}")]
     return flags + (["--trace-vcd"] if trace else [])
 
 
