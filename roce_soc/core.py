@@ -192,6 +192,7 @@ class RoCECore(LiteXModule):
             "rq":        (rq.refusal, ("RESPONDER", "QUEUE")),
             "cq":        (cq.refusal, ("QUEUE",)),
             "doorbell":  (doorbells.refusal, ("QUEUE",)),
+            "walker":    (send.walker.refusal, ("REQUESTER", "COMPLETER", "QUEUE")),
         }, self._traffic())
         self.comb += [
             scanner.tick_cycles.eq(time.cycles),
