@@ -72,10 +72,12 @@ class CQ:
         """Completions that are there; the consumer doorbell is rung when any was taken."""
         out, size = [], 1 << self.log2
         while limit is None or len(out) < limit:
-            raw   = self.roce.bus.read_memory(self.addr + abi.CQE_BYTES*(self.consumer % size), abi.CQE_BYTES)
-            entry = abi.unpack(abi.CQE, raw)
-            if entry["phase"] == (self.consumer >> self.log2) & 1:
+            addr  = self.addr + abi.CQE_BYTES*(self.consumer % size)
+            # The phase first: an entry that lands between two words of a read would come in halves.
+            phase = self.roce.bus.read_memory(addr + abi.CQE_BYTES - 4, 4)[3] & 1
+            if phase == (self.consumer >> self.log2) & 1:
                 break
+            entry = abi.unpack(abi.CQE, self.roce.bus.read_memory(addr, abi.CQE_BYTES))
             self.consumer = (self.consumer + 1) & 0xffff
             out.append(entry)
         if out:
