@@ -153,8 +153,22 @@ class CommandPort(LiteXModule):
         self.rq_write   = stream.Endpoint(ring_write_description())
         self.eq_write   = stream.Endpoint(ring_write_description())
 
+        # # #
+
+        # The command or the fatal event under way.
+        self.opcode, self.args     = Signal(8), Signal(32*abi.COMMAND_WORDS)
+        self.box                   = Signal(2)
+        self.code, self.info       = Signal(8), Signal(8)
+        self.fatal                 = Record(event_description().payload_layout)
+        self.from_fatal            = Signal()
+        self.qpi                   = Signal(context.bits)
+        self.old_state, self.new_state = Signal(3), Signal(3)
+        self.done, self.answer_we  = Signal(), Signal()
+
     def get_mailbox(self):
         """A mailbox for one more master; the caller makes it a submodule with a name for its CSRs."""
+        if len(self.mailboxes) == 4:
+            raise ValueError("there can be 4 mailboxes, this is the fifth")
         mailbox = CommandMailbox()
         self.mailboxes.append(mailbox)
         return mailbox
@@ -173,215 +187,221 @@ class CommandPort(LiteXModule):
         self.owners[side].append(owner)
         return owner
 
+    def _arg(self, layout, name):
+        """Argument `name` of the command under way."""
+        entry = abi.field(layout, name)
+        low   = 32*entry.word + entry.bit
+        return self.args[low:low + entry.width]
+
     def do_finalize(self):
         records = [self.event, self.mr_write, self.cq_write, self.rq_write, self.eq_write]
         records += [owner.ctl for side in SIDES for owner in self.owners[side]]
         self.comb += [[record.first.eq(1), record.last.eq(1)] for record in records]
-        n_boxes = len(self.mailboxes)
-        opcode, args = Signal(8), Signal(32*abi.COMMAND_WORDS)
-        box          = Signal(max=max(2, n_boxes))
-        code, info   = Signal(8), Signal(8)
-        fatal        = Record(event_description().payload_layout)
-        from_fatal   = Signal()
+        self._add_row()
+        self._add_tables()
+        self._add_answers()
+        self._add_fsm()
 
-        def arg(layout, name):
-            entry = abi.field(layout, name)
-            low   = 32*entry.word + entry.bit
-            return args[low:low + entry.width]
+    # Data path ------------------------------------------------------------------------------------
 
-        # Row written by MODIFY_QP: the arguments in the layout's order; a fatal error changes the state alone.
-        old, new = self.port.row, Record(connection_layout())
-        qpi      = Signal(self.context.bits)
+    def _add_row(self):
+        """Row written by MODIFY_QP: the arguments in the layout's order; a fatal error changes the state alone."""
+        new = Record(connection_layout())
         self.comb += [
-            self.port.adr.eq(qpi),
-            self.context.write.index.eq(qpi),
+            self.port.adr.eq(self.qpi),
+            self.context.write.index.eq(self.qpi),
             self.context.write.row.eq(new.raw_bits()),
-            If(from_fatal,
-                new.eq(old),
+            If(self.from_fatal,
+                new.eq(self.port.row),
                 new.state.eq(abi.QP_ERR),
             ).Else(
-                [getattr(new, name).eq(arg(abi.QP_ARGS, name)) for name, _ in connection_layout()],
+                [getattr(new, name).eq(self._arg(abi.QP_ARGS, name)) for name, _ in connection_layout()],
             )
         ]
 
-        # What to do at a state change: a short program of steps, picked by (old state, new state).
-        steps     = sorted({tuple(p) for p in TRANSITIONS.values()}, key=str)
-        program   = Signal(max=max(2, len(steps)))
-        allowed   = Signal()
-        old_state, new_state = Signal(3), Signal(3)
-        self.comb += Case(Cat(new_state, old_state), {
-            **{(o << 3 | n): [allowed.eq(1), program.eq(steps.index(tuple(p)))] for (o, n), p in TRANSITIONS.items()},
-            "default": allowed.eq(0)})
-
-        # Checks of arguments: first failing word number in `info`.
-        checks = (
-            (1,  (arg(abi.QP_ARGS, "qpn")[:self.context.bits] != qpi) | (arg(abi.QP_ARGS, "qpn") < 2)
-                | (arg(abi.QP_ARGS, "qpn") == 0xffffff) | (arg(abi.QP_ARGS, "qp_type") != abi.QP_TYPE_RC)),
-            (2,  (new_state >= abi.QP_RTR) & (new_state != abi.QP_ERR)
-                & ((arg(abi.QP_ARGS, "pmtu") == 0) | (arg(abi.QP_ARGS, "pmtu") > 5))),
-            (4,  (arg(abi.QP_ARGS, "send_cq") >= self.n_cqs) | (arg(abi.QP_ARGS, "recv_cq") >= self.n_cqs)),
-            (5,  (arg(abi.QP_ARGS, "rq_index") >= self.n_rqs) | (arg(abi.QP_ARGS, "sq_log2") == 0)),
-            (6,  arg(abi.QP_ARGS, "sq_addr")[:6] != 0),
-            (11, arg(abi.QP_ARGS, "max_rd_atomic") > MAX_READS),
-            (12, arg(abi.QP_ARGS, "max_dest_rd_atomic") > MAX_READS),
-        )
-        bad_value, bad_word = Signal(), Signal(8)
-        for word, bad in reversed(checks):
-            self.comb += If(bad & (new_state != abi.QP_RESET), bad_value.eq(1), bad_word.eq(word))
-
-        ring  = {name: arg(abi.CQ_ARGS, name) for name in ("index", "log2", "target", "page", "addr")}
-        ring_bad = Signal()
+    def _add_tables(self):
+        """Rows of memory regions and rings: the arguments as they stand."""
+        rings     = (self.cq_write, self.rq_write, self.eq_write)
+        self.ring = {name: self._arg(abi.CQ_ARGS, name) for name in ("index", "valid", "log2", "target", "page", "addr")}
         self.comb += [
-            ring_bad.eq((ring["log2"] == 0) | (ring["addr"][:6] != 0)),
-            [[getattr(w, name).eq(value) for name, value in ring.items()] for w in (self.cq_write, self.rq_write, self.eq_write)],
-            [w.enable.eq(arg(abi.CQ_ARGS, "valid")) for w in (self.cq_write, self.rq_write, self.eq_write)],
-            [getattr(self.mr_write, a.name).eq(arg(abi.MR_ARGS, a.name)) for a in abi.MR_ARGS],
-            self.mr_write.valid_row.eq(opcode == abi.CMD_WRITE_MR),
+            [[getattr(w, name).eq(self.ring[name]) for name in ("index", "log2", "target", "page", "addr")] for w in rings],
+            [w.enable.eq(self.ring["valid"]) for w in rings],
+            [getattr(self.mr_write, a.name).eq(self._arg(abi.MR_ARGS, a.name)) for a in abi.MR_ARGS],
+            self.mr_write.valid_row.eq(self.opcode == abi.CMD_WRITE_MR),
         ]
 
-        # Answers.
-        answer = Signal(32*abi.COMMAND_WORDS)
-        query  = Signal(32*abi.COMMAND_WORDS)
+    def _add_answers(self):
+        """Answers of queries, results of the mailboxes."""
+        answer, query = Signal(32*abi.COMMAND_WORDS), Signal(32*abi.COMMAND_WORDS)
         for a in abi.QP_ARGS:
-            if a.name in dict(connection_layout()):
-                self.comb += query[32*a.word + a.bit:32*a.word + a.bit + a.width].eq(getattr(old, a.name))
-        entry = abi.field(abi.QP_ARGS, "qpi")
-        self.comb += [
-            query[32*entry.word:32*entry.word + self.context.bits].eq(qpi),
-            answer.eq(Mux(opcode == abi.CMD_QUERY_QP, query, sum(v << (32*i) for i, v in enumerate(self.capability)))),
-        ]
-        done, answer_we = Signal(), Signal()
+            value = self.qpi if a.name == "qpi" else getattr(self.port.row, a.name, None)
+            if value is not None:
+                low = 32*a.word + a.bit
+                self.comb += query[low:low + len(value)].eq(value)
+        device = sum(value << (32*i) for i, value in enumerate(self.capability))
+        self.comb += answer.eq(Mux(self.opcode == abi.CMD_QUERY_QP, query, device))
         for i, mailbox in enumerate(self.mailboxes):
             self.comb += [
-                mailbox.done.eq(done & (box == i) & ~from_fatal),
-                mailbox.answer_we.eq(answer_we & (box == i)),
-                mailbox.code.eq(code), mailbox.info.eq(info), mailbox.answer.eq(answer),
+                mailbox.done.eq(self.done & (self.box == i)),
+                mailbox.answer_we.eq(self.answer_we & (self.box == i)),
+                mailbox.code.eq(self.code),
+                mailbox.info.eq(self.info),
+                mailbox.answer.eq(answer),
             ]
 
-        self._do_fsm(locals())
+    def _add_checks(self):
+        """(a value is refused, number of its argument word): the first word that is wrong."""
+        arg, state = (lambda name: self._arg(abi.QP_ARGS, name)), self.new_state
+        qpn = arg("qpn")
+        checks = (
+            (1,  (qpn[:self.context.bits] != self.qpi) | (qpn < 2) | (qpn == 0xffffff) | (arg("qp_type") != abi.QP_TYPE_RC)),
+            (2,  (state >= abi.QP_RTR) & (state != abi.QP_ERR) & ((arg("pmtu") == 0) | (arg("pmtu") > 5))),
+            (4,  (arg("send_cq") >= self.n_cqs) | (arg("recv_cq") >= self.n_cqs)),
+            (5,  (arg("rq_index") >= self.n_rqs) | (arg("sq_log2") == 0)),
+            (6,  arg("sq_addr")[:6] != 0),
+            (11, arg("max_rd_atomic") > MAX_READS),
+            (12, arg("max_dest_rd_atomic") > MAX_READS),
+        )
+        bad, word = Signal(), Signal(8)
+        for number, wrong in reversed(checks):
+            self.comb += If(wrong & (state != abi.QP_RESET), bad.eq(1), word.eq(number))
+        return bad, word
 
-    def _do_fsm(self, v):
-        """Control path: IDLE -> one of the commands -> DONE; QP changes run their step program."""
-        opcode, args, box, code, info, fatal, from_fatal = (v[n] for n in
-            ("opcode", "args", "box", "code", "info", "fatal", "from_fatal"))
-        qpi, old, old_state, new_state, program, allowed, steps = (v[n] for n in
-            ("qpi", "old", "old_state", "new_state", "program", "allowed", "steps"))
-        arg, ring, ring_bad, done, answer_we = (v[n] for n in ("arg", "ring", "ring_bad", "done", "answer_we"))
+    # Control path ---------------------------------------------------------------------------------
+
+    def _end(self, result, word=0):
+        return [NextValue(self.code, result), NextValue(self.info, word), NextState("DONE")]
+
+    def _add_fsm(self):
+        """IDLE -> one of the commands -> DONE; a QP's change reads the row, judges, runs its program."""
         self.fsm = fsm = FSM(reset_state="IDLE")
-
-        def end(result, word=0):
-            return [NextValue(code, result), NextValue(info, word), NextState("DONE")]
-
         # Fatal events first: a failing QP must not wait behind a row of commands.
-        pick = NextState("IDLE")
-        choice = None
-        for i, mailbox in enumerate(self.mailboxes):
-            body = [NextValue(box, i), NextValue(opcode, mailbox.opcode), NextValue(args, mailbox.args),
-                NextValue(from_fatal, 0), NextState("DECODE")]
-            choice = If(mailbox.request, *body) if choice is None else choice.Elif(mailbox.request, *body)
-        first = None
-        for sink in self.fatals:
-            body = [sink.ready.eq(1), [NextValue(getattr(fatal, n), getattr(sink, n)) for n, _ in fatal.layout],
-                NextValue(from_fatal, 1), NextValue(qpi, sink.queue), NextState("READ-ROW")]
-            first = If(sink.valid, *body) if first is None else first.Elif(sink.valid, *body)
-        idle = choice if first is None else (first.Else(choice) if choice is not None else first)
-        fsm.act("IDLE", idle if idle is not None else pick)
+        branches = [(sink.valid, [
+            sink.ready.eq(1),
+            [NextValue(getattr(self.fatal, n), getattr(sink, n)) for n, _ in self.fatal.layout],
+            NextValue(self.from_fatal, 1),
+            NextValue(self.qpi, sink.queue),
+            NextState("READ-ROW"),
+        ]) for sink in self.fatals]
+        branches += [(mailbox.request, [
+            NextValue(self.box, i),
+            NextValue(self.opcode, mailbox.opcode),
+            NextValue(self.args, mailbox.args),
+            NextValue(self.from_fatal, 0),
+            NextState("DECODE"),
+        ]) for i, mailbox in enumerate(self.mailboxes)]
+        choice = If(branches[0][0], *branches[0][1])
+        for condition, statements in branches[1:]:
+            choice = choice.Elif(condition, *statements)
+        fsm.act("IDLE", choice)
 
-        qpi_arg = arg(abi.QP_ARGS, "qpi")
+        def if_index(limit, index, state):
+            return If(index >= limit, *self._end(abi.CODE_BAD_INDEX)).Else(NextState(state))
+        qpi, mr = self._arg(abi.QP_ARGS, "qpi"), self._arg(abi.MR_ARGS, "index")
         fsm.act("DECODE",
-            NextValue(qpi, qpi_arg),
-            Case(opcode, {
-                abi.CMD_NOP:           end(abi.CODE_OK),
-                abi.CMD_QUERY_DEVICE:  [answer_we.eq(1), *end(abi.CODE_OK)],
-                abi.CMD_MODIFY_QP:     If(qpi_arg >= self.context.n_qps, *end(abi.CODE_BAD_INDEX)).Else(NextState("READ-ROW")),
-                abi.CMD_QUERY_QP:      If(qpi_arg >= self.context.n_qps, *end(abi.CODE_BAD_INDEX)).Else(NextState("READ-ROW")),
-                abi.CMD_WRITE_MR:      If(arg(abi.MR_ARGS, "index") >= self.n_mrs, *end(abi.CODE_BAD_INDEX)).Else(NextState("WRITE-MR")),
-                abi.CMD_INVALIDATE_MR: If(arg(abi.MR_ARGS, "index") >= self.n_mrs, *end(abi.CODE_BAD_INDEX)).Else(NextState("WRITE-MR")),
-                abi.CMD_WRITE_CQ:      NextState("WRITE-CQ"),
-                abi.CMD_WRITE_RQ:      NextState("WRITE-RQ"),
-                abi.CMD_WRITE_EQ:      NextState("WRITE-EQ"),
-                "default":             end(abi.CODE_BAD_OPCODE),
+            NextValue(self.qpi, qpi),
+            Case(self.opcode, {
+                abi.CMD_NOP:           self._end(abi.CODE_OK),
+                abi.CMD_QUERY_DEVICE:  [self.answer_we.eq(1), *self._end(abi.CODE_OK)],
+                abi.CMD_MODIFY_QP:     if_index(self.context.n_qps, qpi, "READ-ROW"),
+                abi.CMD_QUERY_QP:      if_index(self.context.n_qps, qpi, "READ-ROW"),
+                abi.CMD_WRITE_MR:      if_index(self.n_mrs, mr, "WRITE-MR"),
+                abi.CMD_INVALIDATE_MR: if_index(self.n_mrs, mr, "WRITE-MR"),
+                abi.CMD_WRITE_CQ:      if_index(self.n_cqs, self.ring["index"], "WRITE-CQ"),
+                abi.CMD_WRITE_RQ:      if_index(self.n_rqs, self.ring["index"], "WRITE-RQ"),
+                abi.CMD_WRITE_EQ:      if_index(1, self.ring["index"], "WRITE-EQ"),
+                "default":             self._end(abi.CODE_BAD_OPCODE),
             })
         )
         fsm.act("WRITE-MR",
             self.mr_write.valid.eq(1),
-            If(self.mr_write.ready, *end(abi.CODE_OK))
+            If(self.mr_write.ready, *self._end(abi.CODE_OK))
         )
-        for name, sink, limit in (("CQ", self.cq_write, self.n_cqs), ("RQ", self.rq_write, self.n_rqs), ("EQ", self.eq_write, 1)):
+        ring_bad = self.ring["valid"] & ((self.ring["log2"] == 0) | (self.ring["addr"][:6] != 0))
+        for name, sink in (("CQ", self.cq_write), ("RQ", self.rq_write), ("EQ", self.eq_write)):
             fsm.act(f"WRITE-{name}",
-                If(ring["index"] >= limit,
-                    *end(abi.CODE_BAD_INDEX)
-                ).Elif(ring_bad & arg(abi.CQ_ARGS, "valid"),
-                    *end(abi.CODE_BAD_VALUE, 1)
+                If(ring_bad,
+                    *self._end(abi.CODE_BAD_VALUE, 1)
                 ).Else(
                     sink.valid.eq(1),
-                    If(sink.ready, *end(abi.CODE_OK))
+                    If(sink.ready, *self._end(abi.CODE_OK))
                 )
             )
+        self._add_qp_states(fsm)
+        fsm.act("DONE", self.done.eq(1), NextState("IDLE"))
 
-        # QP: the row is read, the change judged, its steps run.
+    def _add_qp_states(self, fsm):
+        """A QP's change: a short program of steps, picked by (old state, new state)."""
+        programs     = sorted({tuple(p) for p in TRANSITIONS.values()}, key=str)
+        program      = Signal(max=max(2, len(programs)))
+        allowed      = Signal()
+        bad, word    = self._add_checks()
+        old          = self.port.row
+        self.comb += Case(Cat(self.new_state, self.old_state), {
+            **{(o << 3 | n): [allowed.eq(1), program.eq(programs.index(tuple(p)))] for (o, n), p in TRANSITIONS.items()},
+            "default": allowed.eq(0)})
         fsm.delayed_enter("READ-ROW", "JUDGE-STATE", 3)
         fsm.act("JUDGE-STATE",
-            NextValue(old_state, old.state),
-            NextValue(new_state, Mux(from_fatal, abi.QP_ERR, arg(abi.QP_ARGS, "state"))),
-            If(~from_fatal & (opcode == abi.CMD_QUERY_QP),
-                answer_we.eq(1),
-                *end(abi.CODE_OK)
-            ).Elif(from_fatal & ((old.state == abi.QP_RESET) | (old.state == abi.QP_ERR)),
+            NextValue(self.old_state, old.state),
+            NextValue(self.new_state, Mux(self.from_fatal, abi.QP_ERR, self._arg(abi.QP_ARGS, "state"))),
+            If(~self.from_fatal & (self.opcode == abi.CMD_QUERY_QP),
+                self.answer_we.eq(1),
+                *self._end(abi.CODE_OK)
+            ).Elif(self.from_fatal & ((old.state == abi.QP_RESET) | (old.state == abi.QP_ERR)),
                 NextState("IDLE")
             ).Else(
                 NextState("JUDGE")
             )
         )
         fsm.act("JUDGE",
-            If(~from_fatal & v["bad_value"],
-                *end(abi.CODE_BAD_VALUE, v["bad_word"])
+            If(~self.from_fatal & bad,
+                *self._end(abi.CODE_BAD_VALUE, word)
             ).Elif(~allowed,
-                *end(abi.CODE_BAD_STATE)
+                *self._end(abi.CODE_BAD_STATE)
             ).Else(
-                Case(program, {**{i: NextState(f"P{i}-0") for i in range(len(steps))}, "default": NextState("IDLE")})
+                Case(program, {**{i: NextState(f"P{i}-0") for i in range(len(programs))}, "default": NextState("IDLE")})
             )
         )
-        watchdog = Signal(max=self.timeout + 1)
-        running  = Signal()
+        watchdog, running = Signal(max=self.timeout + 1), Signal()
         self.sync += If(running, watchdog.eq(watchdog + 1)).Else(watchdog.eq(0))
-        for i, program_steps in enumerate(steps):
-            flat = []
-            for step in program_steps:
-                if step == "row":
-                    flat.append(None)
-                else:
-                    # Whoever sends starts last and stops first.
-                    owners = self.owners[step[0]]
-                    flat  += [(owner, step[1]) for owner in (reversed(owners) if step[1] == CTL_START else owners)]
-            for j, step in enumerate(flat):
-                after = f"P{i}-{j + 1}" if j + 1 < len(flat) else "APPLIED"
-                if step is None:
-                    fsm.act(f"P{i}-{j}",
+        for i, steps in enumerate(programs):
+            flat = [(owner, op) for step in steps for owner, op in self._expand(step)]
+            for j, (owner, op) in enumerate(flat):
+                name, after = f"P{i}-{j}", f"P{i}-{j + 1}" if j + 1 < len(flat) else "APPLIED"
+                if owner is None:
+                    fsm.act(name,
                         self.context.write.valid.eq(1),
                         If(self.context.write.ready, NextState(after))
                     )
-                else:
-                    owner, op = step
-                    side = "rq_psn" if owner in self.owners["responder"] else "sq_psn"
-                    fsm.act(f"P{i}-{j}",
-                        owner.ctl.valid.eq(1),
-                        owner.ctl.op.eq(op),
-                        owner.ctl.qpi.eq(qpi),
-                        owner.ctl.psn.eq(arg(abi.QP_ARGS, side)),
-                        If(owner.ctl.ready, If(owner.done, NextState(after)).Else(NextState(f"P{i}-{j}-WAIT")))
+                    continue
+                psn = "rq_psn" if owner in self.owners["responder"] else "sq_psn"
+                fsm.act(name,
+                    owner.ctl.valid.eq(1),
+                    owner.ctl.op.eq(op),
+                    owner.ctl.qpi.eq(self.qpi),
+                    owner.ctl.psn.eq(self._arg(abi.QP_ARGS, psn)),
+                    If(owner.ctl.ready, If(owner.done, NextState(after)).Else(NextState(f"{name}-WAIT")))
+                )
+                fsm.act(f"{name}-WAIT",
+                    running.eq(1),
+                    If(owner.done,
+                        NextState(after)
+                    ).Elif(watchdog == self.timeout,
+                        *self._end(abi.CODE_TIMEOUT)
                     )
-                    fsm.act(f"P{i}-{j}-WAIT",
-                        running.eq(1),
-                        If(owner.done, NextState(after)
-                        ).Elif(watchdog == self.timeout, *end(abi.CODE_TIMEOUT))
-                    )
+                )
         fsm.act("APPLIED",
-            If(from_fatal, NextState("TELL")).Else(*end(abi.CODE_OK))
+            If(self.from_fatal, NextState("TELL")).Else(*self._end(abi.CODE_OK))
         )
         fsm.act("TELL",
             self.event.valid.eq(1),
-            [getattr(self.event, n).eq(getattr(fatal, n)) for n, _ in fatal.layout],
+            [getattr(self.event, n).eq(getattr(self.fatal, n)) for n, _ in self.fatal.layout],
             If(self.event.ready, NextState("IDLE"))
         )
-        fsm.act("DONE", done.eq(1), NextState("IDLE"))
+
+    def _expand(self, step):
+        """[(owner, op)] of a step; (None, None) writes the row. Whoever sends starts last and stops first."""
+        if step == "row":
+            return [(None, None)]
+        owners = self.owners[step[0]]
+        return [(owner, step[1]) for owner in (reversed(owners) if step[1] == CTL_START else owners)]
