@@ -175,8 +175,8 @@ class RoCECore(LiteXModule):
         # Interrupt.
         self.ev = ev = EventManager()
         for cause in CAUSES:
-            setattr(ev, CAUSE_NAMES[cause], EventSourcePulse(description=f"Event {CAUSE_NAMES[cause]} was written to the event queue."))
-        ev.overflow = EventSourcePulse(description="An event found no room in the event queue; its cause is pending all the same.")
+            setattr(ev, CAUSE_NAMES[cause], EventSourcePulse(CAUSE_NAMES[cause], f"Event {CAUSE_NAMES[cause]} was written to the event queue."))
+        ev.overflow = EventSourcePulse("overflow", "An event found no room in the event queue; its cause is pending all the same.")
         ev.finalize()
         self.comb += [getattr(ev, name).trigger.eq(eq.causes[i]) for i, name in enumerate([CAUSE_NAMES[c] for c in CAUSES] + ["overflow"])]
 

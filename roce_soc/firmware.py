@@ -137,7 +137,7 @@ LOG_EVENTS = (
     ("QP_STATE",    "QP changed state; QP index, old << 8 | new"),
     ("REFUSED",     "request refused; opcode << 8 | code, value"),
     ("ENGINE_ERR",  "engine command failed; command, code | info << 8"),
-    ("EVENT",       "event of the engine; type, queue"),
+    ("EVENT",       "the engine raised a cause; its bit in register roce_ev_pending, ms"),
     ("NEIGHBOUR",   "neighbour learnt; IPv4 address, low 32 bits of the MAC"),
     ("REQUEST",     "request served; opcode, first argument"),
 )

@@ -106,7 +106,7 @@ def add_engine(soc, phy, name, memory_size, parameters):
     # LiteX would put every RAM that a module names on the register bus.
     core.get_memories = memory.get_memories = list
     for region, slave, size in ((f"{name}_memory", memory.bus, memory_size), (f"{name}_doorbell", core.doorbells.bus, core.doorbells.size)):
-        soc.bus.add_slave(region, slave, SoCRegion(origin=soc.mem_map.get(region), size=size, cached=False))
+        soc.bus.add_slave(region, slave, SoCRegion(origin=soc.mem_map.get(region, MEM_MAP.get(region)), size=size, cached=False))
 
     # Events of the port, interrupt.
     events = PortEvents(phy.status.fields.link_up)
@@ -144,7 +144,7 @@ class PortEvents(LiteXModule):
 def add_slots(soc, slowpath):
     """The CPU's frame slots on the bus: receive slots first, transmit slots behind."""
     size   = slowpath.rx_bytes + slowpath.tx_bytes
-    origin = soc.mem_map.get("slowpath") or soc.bus.alloc_region("slowpath", size, cached=False).origin
+    origin = soc.mem_map.get("slowpath", MEM_MAP["slowpath"])
     soc.bus.add_region("slowpath", SoCRegion(origin=origin, size=size, cached=False, linker=True))
     for side, at, length in (("rx", 0, slowpath.rx_bytes), ("tx", slowpath.rx_bytes, slowpath.tx_bytes)):
         soc.bus.add_slave(f"slowpath_{side}", getattr(slowpath.cpu, f"bus_{side}"),

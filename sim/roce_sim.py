@@ -21,6 +21,7 @@ import json        # noqa: E402
 import logging     # noqa: E402
 import os          # noqa: E402
 import shutil      # noqa: E402
+import signal      # noqa: E402
 import subprocess  # noqa: E402
 import tempfile    # noqa: E402
 import time        # noqa: E402
@@ -109,8 +110,14 @@ def wait_end(simulation):
         return True
 
 
+def on_term(*_):
+    """SIGTERM ends a run as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
 def main():
     arguments = parse()
+    signal.signal(signal.SIGTERM, on_term)
     logging.disable(logging.INFO)
     folder = Path(tempfile.mkdtemp(prefix="roce-"))
     peer   = None

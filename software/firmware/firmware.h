@@ -67,7 +67,6 @@ extern const char *const qp_state_names[7];
 struct qp *qp_get(uint32_t index);
 bool qp_check(uint32_t mask, const uint32_t *args, struct refusal *refusal, uint32_t *row);
 void qp_commit(uint32_t index, const uint32_t *row);
-void qp_fatal(uint32_t index);
 const char *qp_field_name(uint32_t field);
 uint32_t qp_field(const uint32_t *row, const char *name);
 
@@ -81,6 +80,9 @@ void request_init(void);
 void request_poll(void);
 bool request_modify(uint32_t mask, const uint32_t *args);   /* the console's own; false: busy */
 void refusal_text(const struct refusal *refusal, char *text, unsigned size);
+
+/* events.c: what the engine raised. */
+void events_poll(void);
 
 /* network.c: ARP over the slow path's slots. */
 struct neighbour {

@@ -113,7 +113,13 @@ void link_init(void)
 {
 	wanted = true;
 	fec = phy_control_read() & BIT(RSFEC_ENABLE);
-	start();
+	if(STATUS(phy_status_read(), LINK_UP)) {
+		/* Only the CPU was reset: a running link, and its queue pairs, go on. */
+		link_info.ups++;
+		go(LINK_UP, REASON_NONE);
+	} else {
+		start();
+	}
 }
 
 void link_request(bool up)

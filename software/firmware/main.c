@@ -13,9 +13,8 @@ void isr(void)
 
 	__asm__ volatile("csrr %0, mcause" : "=r"(cause));
 	CONTROL(STATUS_RESET_CAUSE) = 1 + cause;
-	ctrl_reset_write(2);
-	for(;;)
-		;
+	__asm__ volatile("j _start");
+	__builtin_unreachable();
 }
 
 /* RAM holds anything after power-up; only a restart after a trap leaves its cause. */
@@ -47,6 +46,7 @@ int main(void)
 		clock_poll();
 		link_poll();
 		request_poll();
+		events_poll();
 		network_poll();
 		shell_poll();
 		console_poll();

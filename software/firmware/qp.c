@@ -130,14 +130,3 @@ void qp_commit(uint32_t index, const uint32_t *row)
 	qp->state = (row[ROCE_ARG_QP_STATE_WORD] >> ROCE_ARG_QP_STATE_SHIFT) & 7;
 	log_event(EVENT_QP_STATE, index, old << 8 | qp->state);
 }
-
-/* The engine took the QP to ERR on its own. */
-void qp_fatal(uint32_t index)
-{
-	struct qp *qp = qp_get(index);
-
-	if(qp && qp->state != ROCE_QP_RESET && qp->state != ROCE_QP_ERR) {
-		log_event(EVENT_QP_STATE, index, qp->state << 8 | ROCE_QP_ERR);
-		qp->state = ROCE_QP_ERR;
-	}
-}

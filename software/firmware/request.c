@@ -167,7 +167,7 @@ static void applied(void)
 	}
 }
 
-/* Own state of the QP against the engine's; then the change is judged. */
+/* The engine's row is the truth: it fails QPs by itself, and it outlives a reset of this CPU. Then the change is judged. */
 static void synced(void)
 {
 	struct refusal refusal;
@@ -177,8 +177,12 @@ static void synced(void)
 	if(qp && (command_code() & 0xff) == ROCE_CODE_OK) {
 		uint32_t real = (command_value(ROCE_ARG_QP_STATE_WORD) >> ROCE_ARG_QP_STATE_SHIFT) & 7;
 
-		if(real == ROCE_QP_ERR && qp->state != real)
-			qp_fatal(index);
+		if(real != qp->state) {
+			for(unsigned i = 0; i < QP_WORDS; i++)
+				row[i] = command_value(i);
+			row[0] = index;
+			qp_commit(index, row);
+		}
 	}
 	command_release();
 	if(!qp_check(mask, args + 1, &refusal, row))

@@ -3,6 +3,7 @@
 #include "../module.h"
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -59,6 +60,8 @@ static int run_new(void **session, char *args)
 	s->limit = arg_int(o, "cycles", 0);
 	s->stats = arg_text(o, "stats");
 	clock_gettime(CLOCK_MONOTONIC, &s->began);
+	/* Whoever started the run takes it along. */
+	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	signal(SIGINT, on_signal);
 	signal(SIGTERM, on_signal);
 	signal(SIGPIPE, SIG_IGN);
