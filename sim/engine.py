@@ -83,7 +83,8 @@ class Engines(LiteXModule):
                 seen = stream.Endpoint(roce_wire_description())
                 self.comb += [[getattr(seen, n).eq(getattr(core.tx, n)) for n in FIELDS], seen.valid.eq(core.tx.valid & core.tx.ready)]
                 ios[f"{p}seen"] = seen
-            ios.update({f"{p}slow_rx": core.slow_rx, f"{p}slow_tx": core.slow_tx, f"{p}ready": core.ready, f"{p}irq": core.ev.irq})
+            ios.update({f"{p}slow_rx": core.slow_rx, f"{p}slow_tx": core.slow_tx, f"{p}ready": core.ready, f"{p}irq": core.ev.irq,
+                f"{p}chunks_free": core.buffer.chunks_free})
             for prefix, port in zip(MEMORY_PORTS, (core.payload_write, core.payload_read, core.descriptor_read, core.completion_write)):
                 for name in ("wcmd", "wdata", "wack", "rcmd", "rdata"):
                     if hasattr(port, name):
@@ -225,6 +226,10 @@ class Engine(Bus):
     def frames(self):
         """Frames transmitted since the last call."""
         return [f.data for f in self.tx.recv_all()]
+
+    def chunks_free(self):
+        """Chunks of the packet buffer that hold nothing; all of them when nothing is on its way in."""
+        return self.sim.peek(self.prefix + "chunks_free")
 
     def counter(self, index):
         """Counter by number: row of errors.py, or 64 + traffic counter."""

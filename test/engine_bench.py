@@ -18,9 +18,10 @@ class ModelBench:
     """An engine (address 1) and a model endpoint (address 2) with connected QPs.
 
     faults: probabilities {loss, duplicate, reorder, corrupt} of each frame, both ways.
+    vary: function of the QP's number that gives attributes of its own.
     tick_cycles: clocks of the engine's tick; the model's clock runs at the same scale.
     """
-    def __init__(self, seed=1, *, qps=1, tick_cycles=1, faults=None, memory=None, gap=0.0, stall=0.0, pmtu=3, **attributes):
+    def __init__(self, seed=1, *, qps=1, tick_cycles=1, faults=None, memory=None, gap=0.0, stall=0.0, pmtu=3, vary=None, **attributes):
         self.bench  = Bench(seed=seed, gap=gap, stall=stall, memory=memory, tick_cycles=tick_cycles)
         self.engine = self.bench.engines[0]
         self.faults = faults or {}
@@ -35,13 +36,13 @@ class ModelBench:
         for n in range(qps):
             cq  = self.engine.roce.create_cq(8)
             qpn = 0x200 + n
-            qp  = self.engine.roce.create_qp(cq, cq, src_mac=MACS[0], dst_mac=MACS[1], src_ip=IPS[0], dst_ip=IPS[1], pmtu=pmtu, dest_qpn=qpn,
-                **{**dict(sq_psn=0x1000*n + 5, rq_psn=0x2000*n + 9, timeout=9), **attributes})
+            own = {**dict(sq_psn=0x1000*n + 5, rq_psn=0x2000*n + 9, timeout=9, pmtu=pmtu), **attributes, **(vary(n) if vary else {})}
+            qp  = self.engine.roce.create_qp(cq, cq, src_mac=MACS[0], dst_mac=MACS[1], src_ip=IPS[0], dst_ip=IPS[1], dest_qpn=qpn, **own)
             for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
                 qp.modify(state)
             a = qp.attributes
             self.model.create_qp(qpn, "RC", dest_qpn=qp.qpn, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"),
-                src_ip=IPS[1].to_bytes(4, "big"), dst_ip=IPS[0].to_bytes(4, "big"), pmtu=PMTU_BYTES[pmtu], sq_psn=a["rq_psn"], rq_psn=a["sq_psn"],
+                src_ip=IPS[1].to_bytes(4, "big"), dst_ip=IPS[0].to_bytes(4, "big"), pmtu=PMTU_BYTES[a["pmtu"]], sq_psn=a["rq_psn"], rq_psn=a["sq_psn"],
                 timeout=a["timeout"], retry_cnt=a["retry_cnt"], rnr_retry=a["rnr_retry"], min_rnr_timer=a["min_rnr_timer"],
                 max_rd_atomic=a["max_rd_atomic"], max_dest_rd_atomic=a["max_dest_rd_atomic"], access=ACCESS, pd=1)
             qp.peer = qpn
