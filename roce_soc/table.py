@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Small per-queue state in distributed RAM, cleared by an init walker after reset."""
+"""Small per-queue state in distributed RAM, cleared by an init walker after reset; a FIFO that costs no clock."""
 from migen import *
 
 from litex.gen import *
+from litex.soc.interconnect import stream
 
 
 # StateTable ---------------------------------------------------------------------------------------
@@ -102,3 +103,29 @@ class FlagTable(LiteXModule):
         flag = Signal()
         self.comb += flag.eq(self.up.read(adr) ^ self.down.read(adr))
         return flag
+
+
+# BypassFIFO ---------------------------------------------------------------------------------------
+
+class BypassFIFO(LiteXModule):
+    """FIFO that an item passes in no time when it is empty.
+
+    Latency: 0 clocks when empty, else 1.
+    """
+    def __init__(self, layout, depth):
+        self.sink, self.source = sink, source = stream.Endpoint(layout), stream.Endpoint(layout)
+
+        # # #
+
+        self.fifo = fifo = stream.SyncFIFO(layout, depth)
+        empty = Signal()
+        self.comb += [
+            empty.eq(fifo.level == 0),
+            sink.connect(fifo.sink, omit={"valid"}),
+            fifo.sink.valid.eq(sink.valid & ~(empty & source.ready)),
+            fifo.source.ready.eq(source.ready & ~empty),
+            source.valid.eq(Mux(empty, sink.valid, fifo.source.valid)),
+            source.first.eq(1), source.last.eq(1),
+            source.payload.eq(fifo.source.payload),
+            If(empty, source.payload.eq(sink.payload)),
+        ]

@@ -124,21 +124,21 @@ def test_nak_replaces_ack_and_stays(so):
 def test_ack_before_read_leaves_before_it_and_after_follows(so):
     b = Bench(so)
     b.control.set(stall=1.0)
-    for psn in range(1, 30):
+    for psn in range(1, 70):
         b.ack(1, psn)
         b.run(6)
-    b.read(1, 30, 600)
-    b.ack(1, 33)
-    b.read(1, 34, 1)
-    b.nak(1, 35)
+    b.read(1, 70, 600)
+    b.ack(1, 73)
+    b.read(1, 74, 1)
+    b.nak(1, 75)
     b.run(40)
     b.control.set(stall=0)
     b.run(300)
     out = b.take()
     # The acknowledge that found no place goes with the READ, those on the control path before it.
     assert [o[2] for o in out] == sorted(o[2] for o in out) and out[0][4] == OWNER_ACK
-    assert [o[1:4] for o in out if o[4] == OWNER_RESPONDER] == [("ACKNOWLEDGE", 29, 0x1f), ("FIRST", 30, 256), ("MIDDLE", 31, 256), ("LAST", 32, 88), ("ACKNOWLEDGE", 33, 0x1f),
-                   ("ONLY", 34, 1), ("ACKNOWLEDGE", 35, 0x60)]
+    assert [o[1:4] for o in out if o[4] == OWNER_RESPONDER] == [("ACKNOWLEDGE", 69, 0x1f), ("FIRST", 70, 256), ("MIDDLE", 71, 256), ("LAST", 72, 88), ("ACKNOWLEDGE", 73, 0x1f),
+                   ("ONLY", 74, 1), ("ACKNOWLEDGE", 75, 0x60)]
 
 
 def test_first_read_lets_acknowledges_pass(so):
@@ -218,13 +218,24 @@ def test_duplicates(so):
         b.read(1, 10*n, 500, va=0x1000*n)
     b.run(200)
     b.take()
-    # Going back to the third answers it and all behind it again; their own duplicates add nothing.
+    # One is answered once more, several in their order, oldest first even when it comes last.
+    b.read(1, 20, 500, va=0x2000, kind=REPLY_READ_AGAIN)
+    b.run(200)
+    assert [o[2] for o in b.take()] == [20, 21]
     for n in (2, 3, 4, 5):
         b.read(1, 10*n, 500, va=0x1000*n, kind=REPLY_READ_AGAIN)
     b.run(400)
+    assert [o[2] for o in b.take()] == [20, 21, 30, 31, 40, 41, 50, 51]
+    b.reads.set(stall=1.0)
+    for n in (5, 4, 1):
+        b.read(1, 10*n, 500, va=0x1000*n, kind=REPLY_READ_AGAIN)
+        b.run(60)
+    b.read(1, 55, 0, va=0x5000)
+    b.reads.set(stall=0)
+    b.run(300)
     psns = [o[2] for o in b.take()]
-    assert psns[:2] == [20, 21] and sorted(set(psns)) == [20, 21, 30, 31, 40, 41, 50, 51]
-    assert b.reads_done(1) == 6
+    assert psns[-1] == 55 and set(psns) == {10, 11, 40, 41, 50, 51, 55}
+    assert b.reads_done(1) == 7
     # While it is under way: begins anew with FIRST.
     b.reads.set(stall=.9)
     b.read(1, 60, 256*30, va=0)

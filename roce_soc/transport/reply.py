@@ -10,13 +10,12 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.common import (
-    CTL_ERR, CTL_RESET, CTL_START, MAX_QPS, MAX_READS, QPI_WIDTH, refusal_description)
-from roce_soc.errors import ERRORS
+from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, MAX_QPS, MAX_READS, QPI_WIDTH
 from roce_soc.opcodes import (
-    ACK_UNLIMITED, NAK_PSN_SEQUENCE, RC_ACKNOWLEDGE, RC_READ_REQUEST, RC_READ_RESPONSE_FIRST,
-    RC_READ_RESPONSE_LAST, RC_READ_RESPONSE_MIDDLE, RC_READ_RESPONSE_ONLY, SYNDROME_ACK)
-from roce_soc.table import StateTable
+    ACK_UNLIMITED, NAK_PSN_SEQUENCE, RC_ACKNOWLEDGE, RC_READ_RESPONSE_FIRST, RC_READ_RESPONSE_LAST,
+    RC_READ_RESPONSE_MIDDLE, RC_READ_RESPONSE_ONLY, SYNDROME_ACK)
+from roce_soc.transport.reply_ring import READ_LAYOUT, ReadRing
+from roce_soc.transport.reply_rows import ReplyRows
 from roce_soc.transport.reply_send import TX_ACK, TX_INBAND, TX_MARK, TX_READ, ReplySend, send_layout
 from roce_soc.transport.responder_layout import (
     READ_INDEX_WIDTH, REPLY_ACK, REPLY_CTL, REPLY_NAK, REPLY_READ, REPLY_READ_AGAIN, kill_description,
@@ -24,33 +23,20 @@ from roce_soc.transport.responder_layout import (
 
 OP_ACCEPT, OP_AGAIN, OP_LOADED, OP_TURN, OP_FAIL = range(5)
 
-# Flags and READ counters of a QP. `inband`: a READ was accepted, so acknowledges travel with READ replies;
-# `mark`: a control operation is answered when what stands before it has been sent.
-STATE_LAYOUT = [
-    ("pending", 1), ("queued", 1), ("stopped", 1), ("failed", 1), ("inband", 1), ("active", 1), ("loading", 1), ("mark", 1),
-    ("accepted", READ_INDEX_WIDTH), ("next", READ_INDEX_WIDTH), ("saved", READ_INDEX_WIDTH)]
-
-ACK_LAYOUT = [("psn", 24), ("syndrome", 8), ("msn", 24)]
-
-# A READ: in the ring as accepted, under way as what is left of it. ack*: goes out before its first reply.
-READ_LAYOUT = [
-    ("psn", 24), ("last_psn", 24), ("va", 64), ("rkey", 32), ("length", 32), ("msn", 24), ("pmtu", 3), ("pd", 16),
-    ("ack", 1), ("ack_psn", 24), ("ack_syndrome", 8), ("ack_msn", 24)]
-
 
 # RoCEReply ----------------------------------------------------------------------------------------
 
 class RoCEReply(LiteXModule):
     """Owes every peer at most one acknowledge and its accepted READs; pays one packet of a QP a turn.
 
-    One operation a clock reads and rewrites a QP's state: a record from the responder, a turn, a READ
+    One operation a clock reads and rewrites a QP's row: a record from the responder, a turn, a READ
     loaded from the ring, a failure. QPs with something to send wait in one FIFO, each once.
 
     A newer ACK replaces an older one; a NAK replaces an ACK and is not replaced. A READ takes the pending
     acknowledge along. From a QP's first READ on its acknowledges use the READ replies' own path, class and
     order included, since the control class may overtake data on its way to the wire; before, they use
-    the control class. A duplicate READ is looked up in the ring of the last 16, newest first, and makes the
-    scheduler go back to it: it and the READs behind it are answered again.
+    the control class. A duplicate READ is looked up among the last 16 and answered once more, before READs
+    that are younger; it begins with FIRST or ONLY. One that is yet to be answered adds nothing.
 
     Parameters
     ----------
@@ -59,7 +45,7 @@ class RoCEReply(LiteXModule):
     Endpoints
     ---------
     sink : reply_description(), in
-        Always taken, whatever the way out does, after at most 50 clocks (look-up of a duplicate).
+        Always taken, whatever the way out does, after at most 110 clocks (look-up of a duplicate).
     request, result : MR port
         R_Key of each READ reply, at its start for all that is left of the READ.
     control, reads : tx_packet_description(), out
@@ -74,7 +60,7 @@ class RoCEReply(LiteXModule):
         Pulse: a REPLY_CTL record has taken effect and nothing begun before it is in flight.
     refusal : refusal_description(), out
 
-    Latency: acknowledge to tx_packet 4 clocks when nothing of its QP waits, READ 12; READ replies of one QP every 2 clocks.
+    Latency: acknowledge to tx_packet 5 clocks when nothing of its QP waits, READ 13; READ replies of one QP every 5.
     Errors : DUPLICATE_DROPPED; MR_* rows and MEMORY_FAULT through `kill`.
     """
     def __init__(self, n_qps):
@@ -84,8 +70,9 @@ class RoCEReply(LiteXModule):
         # Stream Endpoints.
         self.sink    = stream.Endpoint(reply_description())
         self.kill    = stream.Endpoint(kill_description())
-        self.refusal = stream.Endpoint(refusal_description())
         self.send    = send = ReplySend(n_qps)
+        self.ring    = ring = ReadRing(n_qps, self.sink)
+        self.refusal = ring.refusal
         self.request, self.result           = send.request, send.result
         self.control, self.reads, self.sent = send.control, send.reads, send.sent
         self.reads_qpi, self.reads_done     = Signal(self.bits), Signal(READ_INDEX_WIDTH)
@@ -94,29 +81,25 @@ class RoCEReply(LiteXModule):
 
         # # #
 
-        bits = self.bits
-        self.state   = StateTable(STATE_LAYOUT, n_qps)
-        self.ack     = StateTable(ACK_LAYOUT, n_qps)
-        self.reading = StateTable(READ_LAYOUT + [
-            ("first", 1), ("turning", 1), ("index", READ_INDEX_WIDTH)], n_qps)
         self.work    = stream.SyncFIFO([("qpi", QPI_WIDTH)], n_qps)
-        self.kills   = stream.SyncFIFO(kill_description(), 8)
-        ring         = Memory(layout_len(READ_LAYOUT), n_qps*MAX_READS)
-        self.ring_write, self.ring_read = ring.get_port(write_capable=True), ring.get_port()
-        self.specials += ring, self.ring_write, self.ring_read
-        self.op      = Record([("valid", 1), ("kind", 3), ("qpi", QPI_WIDTH), ("room", 1)])
-        self.record  = Record(reply_description().payload_layout)     # of OP_ACCEPT, OP_AGAIN, OP_FAIL
-        self.loaded  = Record(READ_LAYOUT)                            # of OP_LOADED
-        self.hit     = Record(READ_LAYOUT)                            # of OP_AGAIN
-        self.ring_entry = Record(READ_LAYOUT)
-        self.load    = Signal()                                       # this clock reads the ring for OP_LOADED.
+        self.kills   = stream.SyncFIFO(kill_description(), 16)
+        # Operation: 0 chosen, 1 row on its way, 2 row here: executed. load: what the ring gave, for OP_LOADED and OP_AGAIN.
+        op = [("valid", 1), ("kind", 3), ("qpi", QPI_WIDTH), ("room", 1), ("again", 1), ("index", READ_INDEX_WIDTH)]
+        self.ops     = [Record(op, name=f"op{n}") for n in range(3)]
+        self.records = [Record(reply_description().payload_layout, name=f"record{n}") for n in range(3)]
+        self.loads   = [Record(READ_LAYOUT, name=f"load{n}") for n in range(3)]
+        for group in (self.ops, self.records, self.loads):
+            self.sync += [after.eq(before) for before, after in zip(group, group[1:])]
+        self.op, self.record, self.loaded = self.ops[2], self.records[2], self.loads[2]
+        self.rows    = rows = ReplyRows(n_qps, self.ops)
+        self.old, self.new = rows.old, rows.new
+        self.tx      = Record(send_layout())
+        self.tx_valid, self.push, self.load = Signal(), Signal(), Signal()
         self.comb += [
-            self.ready.eq(self.state.ready & self.ack.ready & self.reading.ready & send.ready),
+            self.ready.eq(rows.ready & send.ready & ring.ready),
             self.reads_done.eq(send.done.read(self.reads_qpi)),
             self.kills.source.connect(self.kill, omit={"first", "last"}), self.kill.first.eq(1), self.kill.last.eq(1),
-            self.ring_entry.raw_bits().eq(self.ring_read.dat_r),
         ]
-        self._add_search()
         self._add_choice()
         self._add_operation()
 
@@ -127,121 +110,58 @@ class RoCEReply(LiteXModule):
         port.track(send.keys.sink.valid, send.results.source.valid & send.results.source.ready)
         port.track(send.flight_begun, send.flight_ended)
 
-    def _add_search(self):
-        """Walks the ring back from the newest READ for one that covers the duplicate at the sink."""
-        sink, entry, bits = self.sink, self.ring_entry, self.bits
-        self.found, self.missed = Signal(), Signal()
-        self.search_index = index = Signal(READ_INDEX_WIDTH)
-        self.search_going = Signal()
-        state   = self.state.read(sink.qpi[:bits])
-        left    = Signal(READ_INDEX_WIDTH)
-        hit_psn, hit_key, hit_low, hit_high = Signal(), Signal(), Signal(), Signal()
-        after, before, ends = Signal(24), Signal(24), Signal(24)
-        end, entry_end = Signal(65), Signal(65)
-        self.comb += [
-            after.eq(sink.psn - entry.psn),
-            before.eq(entry.last_psn - sink.psn),
-            ends.eq(entry.last_psn - sink.last_psn),
-            end.eq(sink.va + sink.length),
-            entry_end.eq(entry.va + entry.length),
-        ]
-        again = sink.valid & (sink.kind == REPLY_READ_AGAIN)
-        self.search = fsm = FSM(reset_state="IDLE")
-        fsm.act("IDLE",
-            NextValue(index, state.accepted - 1),
-            NextValue(left, state.saved),
-            If(again & self.ready, NextState("READ"))
-        )
-        fsm.act("READ",
-            self.search_going.eq(1),
-            If(left == 0,
-                self.missed.eq(1),
-                NextState("IDLE"),
-            ).Elif(~self.load,
-                NextState("COMPARE")
-            )
-        )
-        fsm.act("COMPARE",
-            NextValue(hit_psn, ~after[23] & ~before[23] & ~ends[23]),
-            NextValue(hit_key, entry.rkey == sink.rkey),
-            NextValue(hit_low, sink.va >= entry.va),
-            NextValue(hit_high, end <= entry_end),
-            NextState("JUDGE"),
-        )
-        fsm.act("JUDGE",
-            If(hit_psn & hit_key & hit_low & hit_high,
-                self.found.eq(1),
-                If(sink.ready, NextState("IDLE")),
-            ).Else(
-                NextValue(index, index - 1),
-                NextValue(left, left - 1),
-                NextState("READ"),
-            )
-        )
-        self.comb += self.refusal.first.eq(1), self.refusal.last.eq(1)
-        self.sync += [
-            If(fsm.ongoing("COMPARE"), self.hit.eq(entry)),
-            self.refusal.valid.eq(self.missed),
-            self.refusal.row.eq(ERRORS["DUPLICATE_DROPPED"].index),
-            self.refusal.psn.eq(sink.psn),
-            self.refusal.qpn.eq(sink.qpn),
-            self.refusal.opcode.eq(RC_READ_REQUEST),
-            self.refusal.info.eq(sink.length),
-        ]
-
     def _add_choice(self):
         """One operation a clock: what the ring returned, a failure, a record, a turn."""
-        op, sink, work, send = self.op, self.sink, self.work, self.send
-        load_qpi, loading = Signal(QPI_WIDTH), Signal()
+        op, sink, work, send, ring = self.ops[0], self.sink, self.work, self.send, self.ring
         fail, accept, turn = Signal(), Signal(), Signal()
         again = sink.kind == REPLY_READ_AGAIN
         self.comb += [
-            fail.eq(send.fail.valid & (self.kills.level < 4) & ~loading),
+            fail.eq(send.fail.valid & (self.kills.level < 8) & ~ring.loaded_valid),
             send.fail.ready.eq(fail),
-            accept.eq(sink.valid & self.ready & ~loading & ~fail & (~again | self.found)),
-            sink.ready.eq(accept | self.missed),
-            turn.eq(work.source.valid & ~loading & ~fail & ~accept & send.room),
+            accept.eq(sink.valid & self.ready & ~ring.loaded_valid & ~fail & (~again | ring.found)),
+            sink.ready.eq(accept | ring.missed),
+            ring.taken.eq(accept & again),
+            turn.eq(work.source.valid & ~ring.loaded_valid & ~fail & ~accept & send.room),
             work.source.ready.eq(turn),
         ]
         self.sync += [
-            loading.eq(self.load), load_qpi.eq(op.qpi),
             op.room.eq(send.room),
-            op.valid.eq(loading | fail | accept | turn),
-            op.qpi.eq(Mux(loading, load_qpi, Mux(fail, send.fail.qpi, Mux(accept, sink.qpi, work.source.qpi)))),
-            op.kind.eq(Mux(loading, OP_LOADED, Mux(fail, OP_FAIL, Mux(accept, Mux(again, OP_AGAIN, OP_ACCEPT), OP_TURN)))),
-            If(loading, self.loaded.eq(self.ring_entry)),
-            self.record.eq(sink.payload),
-            If(fail, self.record.psn.eq(send.fail.psn), self.record.code.eq(send.fail.row)),
+            op.valid.eq(ring.loaded_valid | fail | accept | turn),
+            op.qpi.eq(Mux(ring.loaded_valid, ring.loaded_qpi, Mux(fail, send.fail.qpi, Mux(accept, sink.qpi, work.source.qpi)))),
+            op.kind.eq(Mux(ring.loaded_valid, OP_LOADED, Mux(fail, OP_FAIL, Mux(accept, Mux(again, OP_AGAIN, OP_ACCEPT), OP_TURN)))),
+            op.again.eq(ring.loaded_again),
+            op.index.eq(Mux(ring.loaded_valid, ring.loaded_index, ring.index)),
+            self.loads[0].raw_bits().eq(Mux(ring.loaded_valid, ring.loaded.raw_bits(), ring.hit.raw_bits())),
+            self.records[0].eq(sink.payload),
+            If(fail, self.records[0].psn.eq(send.fail.psn), self.records[0].code.eq(send.fail.row)),
         ]
 
     def _add_operation(self):
-        """The clock of an operation: state and READ under way are read, changed, written."""
-        op, record, bits, tx = self.op, self.record, self.bits, self.send.sink
-        state, ack, reading = (table.read(op.qpi[:bits]) for table in (self.state, self.ack, self.reading))
-        new, new_reading = self.state.dat_w, self.reading.dat_w
-        self.old, self.old_ack, self.old_reading = state, ack, reading
-        self.push  = Signal()
+        """The clock of an operation: the row is changed; a packet, the QP's place in the FIFO, ring and kill follow."""
+        op, record, old, new, ring = self.op, self.record, self.old, self.new, self.ring
         self.busy  = Signal()
         entry      = Record(READ_LAYOUT)      # of an accepted READ
-        entry_ring = Record(READ_LAYOUT)
+        push_qpi   = Signal(QPI_WIDTH)
+        pushing    = Signal()
         self.comb += [
-            new.eq(state),
-            new_reading.eq(reading),
-            self.state.we.eq(op.valid), self.state.adr.eq(op.qpi),
-            self.ack.adr.eq(op.qpi), self.reading.adr.eq(op.qpi),
-            self.ack.dat_w.psn.eq(record.psn), self.ack.dat_w.syndrome.eq(record.syndrome), self.ack.dat_w.msn.eq(record.msn),
-            self.busy.eq(state.active | state.loading | (state.next != state.accepted)),
+            new.eq(old),
+            self.busy.eq(old.active | old.loading | (old.next != old.accepted) | (old.again != 0)),
             [getattr(entry, name).eq(getattr(record, name)) for name, _ in READ_LAYOUT if not name.startswith("ack")],
-            entry.ack.eq(state.pending), entry.ack_psn.eq(ack.psn), entry.ack_syndrome.eq(ack.syndrome),
-            entry.ack_msn.eq(ack.msn),
-            self.ring_write.adr.eq(Cat(record.index[:4], op.qpi[:bits])),
-            self.ring_write.dat_w.eq(entry.raw_bits()),
-            self.ring_read.adr.eq(Mux(self.load, Cat(state.next[:4], op.qpi[:bits]),
-                Cat(self.search_index[:4], self.sink.qpi[:bits]))),
-            self.work.sink.valid.eq(self.push), self.work.sink.qpi.eq(op.qpi),
+            entry.ack.eq(old.pending), entry.ack_psn.eq(old.psn), entry.ack_syndrome.eq(old.syndrome), entry.ack_msn.eq(old.msn),
+            ring.op_qpi.eq(op.qpi), ring.accepted.eq(new.accepted), ring.saved.eq(new.saved), ring.update.eq(op.valid),
+            ring.entry.eq(entry), ring.entry_index.eq(record.index),
+            ring.repeat.psn.eq(record.psn), ring.repeat.va.eq(record.va), ring.repeat.length.eq(record.length),
+            ring.repeat.last_psn.eq(record.last_psn), ring.repeat_index.eq(op.index),
             self.kills.sink.qpi.eq(op.qpi), self.kills.sink.psn.eq(record.psn), self.kills.sink.row.eq(record.code),
-            tx.qpi.eq(op.qpi),
+            self.tx.qpi.eq(op.qpi),
+            self.work.sink.valid.eq(pushing), self.work.sink.qpi.eq(push_qpi),
         ]
+        self.sync += [
+            pushing.eq(self.push), push_qpi.eq(op.qpi),
+            self.send.sink.valid.eq(self.tx_valid),
+            [getattr(self.send.sink, name).eq(getattr(self.tx, name)) for name, _ in send_layout()],
+        ]
+        self._add_packet(entry)
         self.comb += If(op.valid, Case(op.kind, {
             OP_ACCEPT: [Case(record.kind, {
                 REPLY_ACK:  self._accept_ack(),
@@ -251,48 +171,140 @@ class RoCEReply(LiteXModule):
                 "default":  []})],
             OP_AGAIN:  self._again(),
             OP_LOADED: [
-                self.push.eq(1),
-                If(state.loading,
-                    new.loading.eq(0), new.active.eq(1),
-                    self._start(self.loaded, state.next - 1)
+                If(~old.loading,
+                    self.push.eq(1),
+                ).Else(
+                    new.loading.eq(0), new.active.eq(1), self._start(self.loaded, op.index, op.again),
+                    If(op.room, self.emit.eq(1)).Else(self.push.eq(1)),
                 )],
             OP_TURN:   self._turn(),
             OP_FAIL:   self._fail(),
             "default": [],
         }))
+        self.comb += If(self.emit, self._emit())
 
-    def _start(self, entry, index):
+    def _start(self, entry, index, again=0):
         """Statements: `entry` is the READ under way."""
-        reading = self.reading
-        return [reading.we.eq(1), reading.dat_w.first.eq(1), reading.dat_w.turning.eq(0), reading.dat_w.index.eq(index),
-                [getattr(reading.dat_w, name).eq(getattr(entry, name)) for name, _ in READ_LAYOUT]]
+        new = self.new
+        return [new.r_first.eq(1), new.r_turning.eq(0), new.r_index.eq(index), new.r_again.eq(again),
+                [getattr(new, f"r_{name}").eq(getattr(entry, name)) for name, _ in READ_LAYOUT]]
+
+    def _add_packet(self, entry):
+        """The READ that a packet is made of: accepted or loaded just now, or under way; and the next to load."""
+        old, op, record, ring = self.old, self.op, self.record, self.ring
+        self.emit  = Signal()
+        self.cur   = cur = Record(READ_LAYOUT + [("first", 1), ("turning", 1)])
+        self.size, self.last, self.waiting = Signal(13), Signal(), Signal()
+        pmtu, oldest, bits = Signal(13), Signal(READ_INDEX_WIDTH), Signal(MAX_READS)
+        names = [name for name, _ in READ_LAYOUT]
+        self.comb += [
+            [getattr(cur, name).eq(getattr(old, f"r_{name}")) for name in names + ["first", "turning"]],
+            If(op.kind == OP_LOADED,
+                [getattr(cur, name).eq(getattr(self.loaded, name)) for name in names], cur.first.eq(1), cur.turning.eq(0),
+            ).Elif(op.kind == OP_ACCEPT,
+                [getattr(cur, name).eq(getattr(entry, name)) for name in names], cur.first.eq(1), cur.turning.eq(~old.inband),
+            ),
+            pmtu.eq(128 << cur.pmtu),
+            self.last.eq(cur.length <= pmtu),
+            self.size.eq(Mux(self.last, cur.length, pmtu)),
+            self.waiting.eq((old.next != old.accepted) | (old.again != 0)),
+        ]
+        # Oldest READ to be answered again: first set bit behind the newest entry, which is the oldest's place.
+        self.comb += [bits[n].eq(old.again >> (old.accepted + n)[:4]) for n in range(MAX_READS)]
+        chain = [oldest.eq(old.accepted - 1)]
+        for n in reversed(range(MAX_READS - 1)):
+            chain = [If(bits[n], oldest.eq(old.accepted + MAX_READS + n)).Else(*chain)]
+        self.comb += chain
+        self.oldest = oldest
+        self.comb += [
+            ring.load.eq(self.load), ring.load_again.eq(old.again != 0),
+            ring.load_index.eq(Mux(old.again != 0, oldest, old.next)),
+        ]
+
+    def _emit(self):
+        """Statements: a packet of the READ `cur`, the acknowledge before it first; then the next READ is loaded."""
+        old, new, tx, cur, last, size, op = self.old, self.new, self.tx, self.cur, self.last, self.size, self.op
+        more = Signal()
+        self.comb += more.eq(cur.ack | ~last | old.pending & (op.kind != OP_ACCEPT) | old.mark)
+        return [
+            self.tx_valid.eq(1), tx.after_control.eq(cur.turning),
+            new.r_turning.eq(0),
+            If(cur.ack,
+                tx.kind.eq(TX_INBAND), tx.opcode.eq(RC_ACKNOWLEDGE),
+                tx.psn.eq(cur.ack_psn), tx.syndrome.eq(cur.ack_syndrome), tx.msn.eq(cur.ack_msn),
+                new.r_ack.eq(0),
+            ).Else(
+                tx.kind.eq(TX_READ),
+                tx.opcode.eq(Mux(cur.first, Mux(last, RC_READ_RESPONSE_ONLY, RC_READ_RESPONSE_FIRST),
+                    Mux(last, RC_READ_RESPONSE_LAST, RC_READ_RESPONSE_MIDDLE))),
+                tx.psn.eq(cur.psn), tx.msn.eq(cur.msn), tx.syndrome.eq(SYNDROME_ACK | ACK_UNLIMITED),
+                tx.length.eq(size), tx.va.eq(cur.va), tx.rkey.eq(cur.rkey), tx.pd.eq(cur.pd),
+                tx.check_length.eq(Mux(cur.first, cur.length, size)),
+                tx.last_reply.eq(last), tx.index.eq(new.r_index),
+                new.r_first.eq(0),
+                new.r_psn.eq(cur.psn + 1), new.r_va.eq(cur.va + size), new.r_length.eq(cur.length - size),
+                new.active.eq(~last),
+            ),
+            # A READ accepted just now has none waiting behind it, and no turn that would be given back.
+            If(op.kind == OP_ACCEPT,
+                new.queued.eq(old.queued | more), self.push.eq(~old.queued & more),
+            ).Elif(~cur.ack & last & self.waiting,
+                self._load(),
+            ).Else(
+                new.queued.eq(more), self.push.eq(more),
+            ),
+        ]
+
+    def _load(self):
+        """Statements: the next READ is loaded; the QP's turn comes with it."""
+        old, new = self.old, self.new
+        return [self.load.eq(1), new.loading.eq(1), new.queued.eq(1), self.push.eq(0),
+                If(old.again != 0, new.again.eq(old.again & ~(1 << self.oldest[:4]))).Else(new.next.eq(old.next + 1))]
 
     def _queue(self):
         """Statements: the QP has something to send."""
-        return [self.state.dat_w.queued.eq(1), self.push.eq(~self.old.queued)]
+        return [self.new.queued.eq(1), self.push.eq(~self.old.queued)]
+
+    def _owe(self):
+        """Statements: the record is the pending acknowledge."""
+        new, record = self.new, self.record
+        return [new.pending.eq(1), new.psn.eq(record.psn), new.syndrome.eq(record.syndrome), new.msn.eq(record.msn), self._queue()]
+
+    def _acknowledge(self, psn, syndrome, msn):
+        """Statements: an acknowledge leaves."""
+        tx = self.tx
+        return [self.tx_valid.eq(1), tx.kind.eq(Mux(self.old.inband, TX_INBAND, TX_ACK)), tx.opcode.eq(RC_ACKNOWLEDGE),
+                tx.psn.eq(psn), tx.syndrome.eq(syndrome), tx.msn.eq(msn)]
+
+    def _final(self, syndrome):
+        """Expression: a NAK that ends the QP."""
+        return (syndrome[5:7] == 3) & (syndrome != NAK_PSN_SEQUENCE)
+
+    def _cut(self):
+        """Statements: no READ is owed any more."""
+        new = self.new
+        return [new.active.eq(0), new.loading.eq(0), new.again.eq(0), new.next.eq(self.old.accepted)]
 
     def _accept_ack(self):
-        old, record, tx = self.old, self.record, self.send.sink
-        held = old.pending & (self.old_ack.syndrome[5:7] != 0)
+        old, record = self.old, self.record
+        held = old.pending & (old.syndrome[5:7] != 0)
         return [If(~old.stopped & ~held,
             # Nothing waits: it leaves at once. Else it is owed, instead of an older one.
             If(~old.queued & self.op.room,
-                tx.valid.eq(1), tx.kind.eq(Mux(old.inband, TX_INBAND, TX_ACK)), tx.opcode.eq(RC_ACKNOWLEDGE),
-                tx.psn.eq(record.psn), tx.syndrome.eq(record.syndrome), tx.msn.eq(record.msn),
+                self._acknowledge(record.psn, record.syndrome, record.msn)
             ).Else(
-                self.ack.we.eq(1), self.state.dat_w.pending.eq(1), self._queue(),
+                self._owe()
             ),
         )]
 
     def _accept_nak(self):
         # The last NAK of a QP is wanted even when its READs have failed.
-        final = (self.record.syndrome[5:7] == 3) & (self.record.syndrome != NAK_PSN_SEQUENCE)
-        return [If(~self.old.stopped | final, self.ack.we.eq(1), self.state.dat_w.pending.eq(1), self._queue())]
+        return [If(~self.old.stopped | self._final(self.record.syndrome), self._owe())]
 
     def _accept_read(self, entry):
-        old, new, record = self.old, self.state.dat_w, self.record
+        old, new, record = self.old, self.new, self.record
         return [If(~old.stopped,
-            self.ring_write.we.eq(1),
+            self.ring.write.eq(1),
             new.pending.eq(0),
             new.inband.eq(1),
             new.accepted.eq(record.index + 1),
@@ -302,97 +314,85 @@ class RoCEReply(LiteXModule):
                 new.next.eq(record.index + 1), new.active.eq(1),
                 self._start(entry, record.index),
                 # From here on acknowledges use the other path: what is on the old one goes first.
-                self.reading.dat_w.turning.eq(~old.inband),
+                new.r_turning.eq(~old.inband),
+                If(self.op.room, self.emit.eq(1)).Else(self._queue()),
+            ).Else(
+                self._queue()
             ),
-            self._queue(),
         )]
 
     def _accept_ctl(self):
-        old, new, record = self.old, self.state.dat_w, self.record
-        last_nak = old.pending & (self.old_ack.syndrome[5:7] == 3) & (self.old_ack.syndrome != NAK_PSN_SEQUENCE)
-        cut  = [new.active.eq(0), new.loading.eq(0), new.pending.eq(0), new.next.eq(old.accepted)]
+        old, new, record = self.old, self.new, self.record
         done = self.send.done.read(self.op.qpi[:self.bits])
         return [
             new.mark.eq(1), self._queue(),
             If(record.code == CTL_START,
-                cut, new.next.eq(done), new.accepted.eq(done), new.saved.eq(0),
+                self._cut(), new.pending.eq(0), new.next.eq(done), new.accepted.eq(done), new.saved.eq(0),
                 new.stopped.eq(0), new.failed.eq(0), new.inband.eq(0),
             ).Elif(record.code == CTL_RESET,
-                cut, new.stopped.eq(1), new.saved.eq(0),
+                self._cut(), new.pending.eq(0), new.stopped.eq(1), new.saved.eq(0),
             ).Elif(record.code == CTL_ERR,
                 # What was accepted before the NAK that failed the QP is still owed, as is the NAK.
                 new.stopped.eq(1),
-                If(~last_nak, cut),
+                If(~(old.pending & self._final(old.syndrome)), self._cut(), new.pending.eq(0)),
             ),
         ]
 
     def _again(self):
-        """The duplicate was found as ring entry search_index: go back to it unless it is yet to come."""
-        old, new, record = self.old, self.state.dat_w, self.record
-        index, to_come, age = Signal(READ_INDEX_WIDTH), Signal(READ_INDEX_WIDTH), Signal(READ_INDEX_WIDTH)
+        """The duplicate was found as ring entry op.index."""
+        old, new, op = self.old, self.new, self.op
+        to_come, age, age_active = (Signal(READ_INDEX_WIDTH) for _ in range(3))
         restart = Record(READ_LAYOUT)
-        self.sync += If(self.found, index.eq(self.search_index))
         self.comb += [
             to_come.eq(old.accepted - old.next),
-            age.eq(old.accepted - index),
-            restart.eq(self.hit),
-            restart.psn.eq(record.psn), restart.last_psn.eq(record.last_psn), restart.va.eq(record.va),
-            restart.length.eq(record.length), restart.ack.eq(0),
+            age.eq(old.accepted - op.index),
+            age_active.eq(old.accepted - old.r_index),
+            restart.eq(self.loaded),
+            [getattr(restart, name).eq(getattr(self.record, name)) for name in ("psn", "last_psn", "va", "length")],
+            restart.ack.eq(0),
         ]
+        repeat = [new.again.eq(old.again | (1 << op.index[:4])), self.ring.write_repeat.eq(1)]
         return [If(~old.stopped & (age > to_come),
-            new.next.eq(index + 1), new.active.eq(1), new.loading.eq(0),
-            self._start(restart, index), self._queue(),
+            self._queue(),
+            If(old.active & (old.r_index == op.index),
+                self._start(restart, op.index, old.r_again),
+            ).Elif(old.active & (age > age_active),
+                # An older one comes first: the READ under way begins anew behind it.
+                repeat, new.active.eq(0),
+                If(old.r_again,
+                    new.again.eq(old.again | (1 << op.index[:4]) | (1 << old.r_index[:4])),
+                ).Else(
+                    new.next.eq(old.next - 1),
+                ),
+            ).Else(
+                repeat
+            ),
         )]
 
     def _turn(self):
         """One packet of the QP, or the next READ from the ring."""
-        old, new, ack, reading, tx = self.old, self.state.dat_w, self.old_ack, self.old_reading, self.send.sink
-        size, pmtu, last, more = Signal(13), Signal(13), Signal(), Signal()
-        next_reading = self.reading.dat_w
-        self.comb += [
-            pmtu.eq(128 << reading.pmtu),
-            last.eq(reading.length <= pmtu),
-            size.eq(Mux(last, reading.length, pmtu)),
-        ]
-        self.comb += tx.after_control.eq(old.active & reading.turning)
-        acknowledge = [tx.valid.eq(1), tx.kind.eq(Mux(old.inband, TX_INBAND, TX_ACK)), tx.opcode.eq(RC_ACKNOWLEDGE)]
+        old, new, tx, more = self.old, self.new, self.tx, Signal()
         return [
-            If(old.active & reading.ack,
-                acknowledge, tx.psn.eq(reading.ack_psn), tx.syndrome.eq(reading.ack_syndrome), tx.msn.eq(reading.ack_msn),
-                self.reading.we.eq(1), next_reading.ack.eq(0), next_reading.turning.eq(0),
-                more.eq(1),
-            ).Elif(old.active,
-                tx.valid.eq(1), tx.kind.eq(TX_READ),
-                tx.opcode.eq(Mux(reading.first, Mux(last, RC_READ_RESPONSE_ONLY, RC_READ_RESPONSE_FIRST),
-                    Mux(last, RC_READ_RESPONSE_LAST, RC_READ_RESPONSE_MIDDLE))),
-                tx.psn.eq(reading.psn), tx.msn.eq(reading.msn), tx.syndrome.eq(SYNDROME_ACK | ACK_UNLIMITED),
-                tx.length.eq(size), tx.va.eq(reading.va), tx.rkey.eq(reading.rkey), tx.pd.eq(reading.pd),
-                tx.check_length.eq(Mux(reading.first, reading.length, size)),
-                tx.last_reply.eq(last), tx.index.eq(reading.index),
-                self.reading.we.eq(1), next_reading.first.eq(0), next_reading.turning.eq(0),
-                next_reading.psn.eq(reading.psn + 1), next_reading.va.eq(reading.va + size),
-                next_reading.length.eq(reading.length - size),
-                new.active.eq(~last),
-                more.eq(~last | (old.next != old.accepted) | old.pending | old.mark),
-            ).Elif(old.next != old.accepted,
-                self.load.eq(1),
-                new.next.eq(old.next + 1), new.loading.eq(1),
-            ).Elif(old.pending,
-                acknowledge, tx.psn.eq(ack.psn), tx.syndrome.eq(ack.syndrome), tx.msn.eq(ack.msn),
-                new.pending.eq(0), more.eq(old.mark),
-            ).Elif(old.mark,
-                tx.valid.eq(1), tx.kind.eq(TX_MARK), new.mark.eq(0),
+            If(old.active,
+                self.emit.eq(1),
+            ).Elif(self.waiting,
+                self._load(),
+            ).Else(
+                If(old.pending,
+                    self._acknowledge(old.psn, old.syndrome, old.msn),
+                    new.pending.eq(0), more.eq(old.mark),
+                ).Elif(old.mark,
+                    self.tx_valid.eq(1), tx.kind.eq(TX_MARK), new.mark.eq(0),
+                ),
+                self.push.eq(more), new.queued.eq(more),
             ),
-            self.push.eq(more),
-            new.queued.eq(more | self.load),
         ]
 
     def _fail(self):
         """A READ reply that could not be read: no more replies of this QP; the responder gives the NAK."""
-        old, new = self.old, self.state.dat_w
-        last_nak = old.pending & (self.old_ack.syndrome[5:7] == 3) & (self.old_ack.syndrome != NAK_PSN_SEQUENCE)
+        old, new = self.old, self.new
         return [
-            new.failed.eq(1), new.stopped.eq(1), new.active.eq(0), new.loading.eq(0), new.next.eq(old.accepted),
-            new.pending.eq(last_nak),
+            self._cut(), new.failed.eq(1), new.stopped.eq(1),
+            new.pending.eq(old.pending & self._final(old.syndrome)),
             self.kills.sink.valid.eq(~old.failed),
         ]

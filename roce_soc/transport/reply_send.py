@@ -12,11 +12,13 @@ from roce_soc.common import (
     OWNER_ACK, OWNER_RESPONDER, QPI_WIDTH, mr_request_description, mr_result_description, tx_packet_description,
     tx_sent_description)
 from roce_soc.errors import ERRORS
-from roce_soc.table import FlagTable, StateTable
+from roce_soc.opcodes import NAK_PSN_SEQUENCE
+from roce_soc.table import BypassFIFO, FlagTable, StateTable
 from roce_soc.transport.responder_layout import READ_INDEX_WIDTH, kill_description
 from roce_soc.verbs import ACCESS_REMOTE_READ
 
-REPLIES   = 16    # packets waiting for their key check.
+REPLIES   = 32    # packets waiting for their key check.
+ON_THE_WAY = 6    # places kept for operations that have begun.
 IN_FLIGHT = 64    # packets between fetcher and return.
 
 TX_ACK, TX_INBAND, TX_READ, TX_MARK = range(4)
@@ -40,13 +42,12 @@ class ReplySend(LiteXModule):
     Endpoints
     ---------
     sink : send_layout, in
-        Valid only; `room` says that two more will be taken.
+        Valid only; `room` says that what has begun and one more will be taken.
     request, result : MR port
     control, reads : tx_packet_description(), out
     sent : tx_sent_description(), in
     fail : kill_description(), out
-        A READ reply whose key check or payload read failed; the QP's further READ replies are held back
-        until it is taken and dropped from then on.
+        A READ reply whose key check or payload read failed; the QP's further READ replies are dropped.
     done : StateTable
         READs answered completely, modulo 32.
     ctl_done : out, pulse
@@ -62,6 +63,7 @@ class ReplySend(LiteXModule):
         self.fail    = stream.Endpoint(kill_description())
         self.ctl_done = Signal()
         self.ready   = Signal()
+        self.returned = stream.Endpoint(kill_description())       # a packet whose payload could not be read; valid only.
         self.flight_begun, self.flight_ended = Signal(), Signal()
 
         # # #
@@ -69,17 +71,21 @@ class ReplySend(LiteXModule):
         self.bits    = log2_int(n_qps)
         self.done    = StateTable(READ_INDEX_WIDTH, n_qps)
         self.failed  = FlagTable(n_qps)
-        self.waiting = waiting = stream.SyncFIFO(send_layout(), REPLIES)
-        self.keys    = keys    = stream.SyncFIFO(mr_request_description(), REPLIES)
-        self.results = results = stream.SyncFIFO(mr_result_description(), REPLIES)
+        self.waiting = waiting = stream.SyncFIFO(send_layout(), REPLIES, buffered=True)
+        self.keys    = keys    = BypassFIFO(mr_request_description(), REPLIES)
+        self.results = results = BypassFIFO(mr_result_description(), REPLIES)
         self.controls, self.readss = stream.SyncFIFO(tx_packet_description(), 4), stream.SyncFIFO(tx_packet_description(), 4)
         self.flight  = stream.SyncFIFO([("last_reply", 1), ("index", READ_INDEX_WIDTH)], IN_FLIGHT)
-        self.faults  = stream.SyncFIFO(kill_description(), IN_FLIGHT + 4)
+        self.faults  = stream.SyncFIFO(kill_description(), IN_FLIGHT + 8)
         sink = self.sink
+        self.direct = direct = Signal()
         self.comb += [
             self.ready.eq(self.done.ready & self.failed.ready),
-            self.room.eq(waiting.level < REPLIES - 3),
-            sink.connect(waiting.sink),
+            self.room.eq(waiting.level < REPLIES - ON_THE_WAY),
+            # An acknowledge on the control path with nothing before it goes straight out.
+            direct.eq(sink.valid & (sink.kind == TX_ACK) & (waiting.level == 0) & self.controls.sink.ready),
+            sink.connect(waiting.sink, omit={"valid"}),
+            waiting.sink.valid.eq(sink.valid & ~direct),
             keys.sink.valid.eq(sink.valid & (sink.kind == TX_READ) & (sink.check_length != 0)),
             keys.sink.key.eq(sink.rkey), keys.sink.va.eq(sink.va), keys.sink.length.eq(sink.check_length),
             keys.sink.pd.eq(sink.pd), keys.sink.access.eq(ACCESS_REMOTE_READ),
@@ -92,42 +98,47 @@ class ReplySend(LiteXModule):
         self._add_returns()
 
     def _add_exit(self):
-        """The oldest reply leaves when its key is known; a failed one waits until its QP has been stopped."""
+        """The oldest reply leaves when its key is known; a failed one stops its QP."""
         w, results, bits = self.waiting.source, self.results.source, self.bits
         control, reads, flight = self.controls.sink, self.readss.sink, self.flight.sink
+        last_nak = (w.syndrome[5:7] == 3) & (w.syndrome != NAK_PSN_SEQUENCE)
         is_read, checked, known, bad, dropped = Signal(), Signal(), Signal(), Signal(), Signal()
-        to_control, to_reads, fire = Signal(), Signal(), Signal()
+        to_control, to_reads, fire, fault = Signal(), Signal(), Signal(), Signal()
         self.comb += [
             is_read.eq(w.kind == TX_READ),
             checked.eq(is_read & (w.check_length != 0)),
             known.eq(w.valid & (~checked | results.valid)),
             # Set with the failure itself, cleared by the mark that starts or resets the QP.
-            dropped.eq(is_read & self.failed.read(w.qpi[:bits])),
+            # With a failed READ go the acknowledges of what came behind it; the NAK that ends the QP stays.
+            dropped.eq((is_read | ((w.kind == TX_INBAND) & ~last_nak)) & self.failed.read(w.qpi[:bits])),
             bad.eq(known & checked & (results.row != 0) & ~dropped),
             to_control.eq((w.kind == TX_ACK) | (w.kind == TX_MARK)),
             to_reads.eq(((w.kind == TX_INBAND) | (w.kind == TX_MARK) | is_read) & ~dropped),
             fire.eq(known & ~bad & ~(w.after_control & self.controls.source.valid) & (control.ready | ~to_control) & ((reads.ready & flight.ready) | ~to_reads)),
-            w.ready.eq(fire | (bad & self.fail.ready & ~self.faults.source.valid)),
+            fault.eq(bad & ~self.returned.valid & (self.faults.level < 8)),
+            w.ready.eq(fire | fault),
             results.ready.eq(w.ready & checked),
-            control.valid.eq(fire & to_control),
+            control.valid.eq((fire & to_control) | self.direct),
             reads.valid.eq(fire & to_reads),
             flight.valid.eq(fire & to_reads),
             self.flight_begun.eq(flight.valid),
             flight.last_reply.eq(w.last_reply), flight.index.eq(w.index),
-            # Failures: payload reads first, they are older.
-            self.fail.valid.eq(self.faults.source.valid | bad),
-            self.faults.source.ready.eq(self.fail.ready),
-            self.fail.qpi.eq(w.qpi), self.fail.psn.eq(w.psn), self.fail.row.eq(results.row),
-            If(self.faults.source.valid, self.fail.payload.eq(self.faults.source.payload)),
-            self.failed.set.eq(self.fail.valid & self.fail.ready), self.failed.set_adr.eq(self.fail.qpi),
+            # Failures: payload reads first, they cannot wait.
+            self.faults.sink.valid.eq(self.returned.valid | fault),
+            self.faults.sink.qpi.eq(w.qpi), self.faults.sink.psn.eq(w.psn), self.faults.sink.row.eq(results.row),
+            If(self.returned.valid, self.faults.sink.payload.eq(self.returned.payload)),
+            self.failed.set.eq(self.faults.sink.valid), self.failed.set_adr.eq(self.faults.sink.qpi),
+            self.faults.source.connect(self.fail),
             self.failed.clear.eq(fire & (w.kind == TX_MARK)), self.failed.clear_adr.eq(w.qpi),
         ]
+        names = ("qpi", "opcode", "psn", "syndrome", "msn", "length")
         for tx, owner in ((control, OWNER_ACK), (reads, OWNER_RESPONDER)):
             self.comb += [
                 tx.owner.eq(owner), tx.marker.eq(w.kind == TX_MARK),
-                [getattr(tx, name).eq(getattr(w, name)) for name in ("qpi", "opcode", "psn", "syndrome", "msn", "length")],
+                [getattr(tx, name).eq(getattr(w, name)) for name in names],
                 tx.target.eq(results.target), tx.addr.eq(results.addr),
             ]
+        self.comb += If(self.direct, control.marker.eq(0), [getattr(control, name).eq(getattr(self.sink, name)) for name in names])
 
     def _add_returns(self):
         """tx_sent in order: READs are done with their last reply, marks with both paths' returns."""
@@ -142,9 +153,9 @@ class ReplySend(LiteXModule):
             self.done.adr.eq(sent.qpi),
             self.done.we.eq(mine & ~sent.marker & (sent.err == 0) & flight.last_reply & (flight.index == done)),
             self.done.dat_w.eq(done + 1),
-            self.faults.sink.valid.eq(mine & ~sent.marker & (sent.err != 0)),
-            self.faults.sink.qpi.eq(sent.qpi), self.faults.sink.psn.eq(sent.psn),
-            self.faults.sink.row.eq(ERRORS["MEMORY_FAULT"].index),
+            self.returned.valid.eq(mine & ~sent.marker & (sent.err != 0)),
+            self.returned.qpi.eq(sent.qpi), self.returned.psn.eq(sent.psn),
+            self.returned.row.eq(ERRORS["MEMORY_FAULT"].index),
             self.ctl_done.eq(marks == 3),
         ]
         self.sync += [

@@ -74,7 +74,7 @@ class RoCEResponder(LiteXModule):
         # # #
 
         entry.connect_stages(check.stages)
-        self.placements = placements = stream.SyncFIFO(verdict_layout(), PLACEMENTS)
+        self.placements = placements = stream.SyncFIFO(verdict_layout(), PLACEMENTS, buffered=True)
         self.comb += [
             self.ready.eq(entry.ready & check.ready & execute.ready & answer.ready & receive_queues.ready & reply.ready),
             entry.room.eq(execute.room),

@@ -181,7 +181,7 @@ class RequestCheck(LiteXModule):
         p, row, flags, conn, wqe = self.p[5], self.rows[5], self.flags[5], self.conns[5], take.wqe
         third = Record([(name, second_width) for name, second_width in second.layout if name != "packets"]
             + [("packets", 24), ("va", 64), ("next_low", 33), ("key", 32), ("left", 32), ("total", 32),
-               ("over", 1), ("short", 1), ("bad_wqe", 1), ("wr_id", 64), ("wqe_slot", 16)])
+               ("asked", 32), ("asks", 1), ("over", 1), ("short", 1), ("bad_wqe", 1), ("wr_id", 64), ("wqe_slot", 16)])
         left, va = Signal(32), Signal(64)
         opens    = flags.send & flags.starts
         wqe_left = Mux(wqe.num_sge == 0, 0, wqe.length)
@@ -190,7 +190,12 @@ class RequestCheck(LiteXModule):
             va.eq(Mux(flags.starts, Mux(flags.send, wqe.va, p.va), row.va)),
         ]
         self.sync += [getattr(third, name).eq(getattr(second, name)) for name, _ in second.layout if name != "packets"]
+        # The range of a WRITE's FIRST is the whole message: it holds the packet's own.
+        asked = Signal(32)
+        self.comb += asked.eq(Mux(flags.send | ~flags.starts, p.length, p.dma_length))
         self.sync += [
+            third.asked.eq(asked),
+            third.asks.eq(second.candidate & ~second.park & (asked != 0)),
             # A message of length 0 takes one PSN.
             third.packets.eq(Mux(flags.read & (p.dma_length != 0), second.packets[7:] >> conn.pmtu, 1)),
             third.va.eq(va),
@@ -237,7 +242,6 @@ class RequestCheck(LiteXModule):
         ]
         self._add_row(t, accept, fatal, error)
         holds  = t.got | (row_.message == MESSAGE_SEND)
-        asked  = Signal(32)
         self.comb += [
             # Verdict. `verdict.check` goes with a request at `key`.
             verdict.valid.eq(self.v[6] & ~t.park),
@@ -249,7 +253,7 @@ class RequestCheck(LiteXModule):
             verdict.msn.eq(Mux(t.packet, new.msn, row_.msn)),
             verdict.counted.eq(accept & flags.ends),
             verdict.timer.eq(conn.min_rnr_timer),
-            verdict.check.eq(accept & (asked != 0)),
+            verdict.check.eq(t.asks),
             verdict.recv.eq(flags.send),
             verdict.holds.eq(holds),
             verdict.opens.eq(t.got),
@@ -275,12 +279,11 @@ class RequestCheck(LiteXModule):
             ).Elif(fatal | (error == row("PSN_SEQUENCE")) | (error == row("RNR")),
                 verdict.action.eq(ACTION_NAK),
             ),
-            # The range of a WRITE's FIRST is the whole message: it holds the packet's own.
-            asked.eq(Mux(flags.send | ~flags.starts, p.length, p.dma_length)),
-            self.key.valid.eq(verdict.valid & verdict.check),
+            # Asked on trust: the verdict of this clock is not awaited, a refused packet's answer is not used.
+            self.key.valid.eq(self.v[6] & t.asks),
             self.key.key.eq(t.key),
             self.key.va.eq(t.va),
-            self.key.length.eq(asked),
+            self.key.length.eq(t.asked),
             self.key.pd.eq(conn.pd),
             self.key.access.eq(Mux(flags.send, ACCESS_LOCAL_WRITE, Mux(flags.write, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ))),
         ]

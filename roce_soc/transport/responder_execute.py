@@ -14,7 +14,7 @@ from roce_soc.common import (
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import ACK_UNLIMITED, SYNDROME_ACK, SYNDROME_RNR
 from roce_soc.queue.rq_layout import RQ_CTL_FLUSH, RQ_CTL_RESET, rq_ctl_description
-from roce_soc.table import StateTable
+from roce_soc.table import BypassFIFO, StateTable
 from roce_soc.transport.responder_layout import *
 from roce_soc.verbs import WC_FLAG_WITH_IMM, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_SUCCESS
 
@@ -52,9 +52,9 @@ class RequestExecute(LiteXModule):
 
         # # #
 
-        self.verdicts = verdicts = stream.SyncFIFO(verdict_layout(), VERDICTS)
-        self.keys     = keys     = stream.SyncFIFO(mr_request_description(), VERDICTS)
-        self.results  = results  = stream.SyncFIFO(mr_result_description(), VERDICTS)
+        self.verdicts = verdicts = stream.SyncFIFO(verdict_layout(), VERDICTS, buffered=True)
+        self.keys     = keys     = BypassFIFO(mr_request_description(), VERDICTS)
+        self.results  = results  = BypassFIFO(mr_result_description(), VERDICTS)
         self.placing  = placing  = stream.Buffer(place_description())
         self.dead     = dead     = StateTable(1, n_qps)
         v    = verdicts.source

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The last 16 READs of every QP: those to be answered and those that may be asked for again.
+
+Ref: InfiniBand Architecture vol. 1 ch. 9.7.5.1.1 (duplicate READ), 9.4.4 (responder resources).
+"""
+from migen import *
+
+from litex.gen import *
+from litex.soc.interconnect import stream
+
+from roce_soc.common import MAX_READS, QPI_WIDTH, refusal_description
+from roce_soc.errors import ERRORS
+from roce_soc.opcodes import RC_READ_REQUEST
+from roce_soc.table import StateTable
+from roce_soc.transport.responder_layout import READ_INDEX_WIDTH, REPLY_READ_AGAIN
+
+# A READ as accepted. ack*: acknowledge that goes out before its first reply.
+READ_LAYOUT = [
+    ("psn", 24), ("last_psn", 24), ("va", 64), ("rkey", 32), ("length", 32), ("msn", 24), ("pmtu", 3), ("pd", 16),
+    ("ack", 1), ("ack_psn", 24), ("ack_syndrome", 8), ("ack_msn", 24)]
+
+# What a repetition asks for: a READ or its rest.
+REPEAT_LAYOUT = [("psn", 24), ("last_psn", 24), ("va", 64), ("length", 32)]
+
+
+# ReadRing -----------------------------------------------------------------------------------------
+
+class ReadRing(LiteXModule):
+    """Two RAMs of 16 entries a QP: READs as accepted, and the range that a repetition of one asks for.
+
+    Parameters
+    ----------
+    n_qps : int
+    sink : Endpoint of reply_description
+        Watched: a REPLY_READ_AGAIN is looked up, newest entry first.
+
+    Interface
+    ---------
+    update, op_qpi, accepted, saved : in
+        Counters of a QP as an operation leaves them.
+    write, entry, entry_index; write_repeat, repeat, repeat_index : in
+        Entries of the QP `op_qpi`.
+    load, load_again, load_index : in
+        Read an entry of `op_qpi`; loaded_* follows three clocks later, valid one clock.
+    found, index, hit : out
+        The sink's READ is covered by entry `index`; held until `taken`.
+    missed : out, pulse
+        It is not; the sink must be taken.
+    """
+    def __init__(self, n_qps, sink):
+        bits = log2_int(n_qps)
+        self.update, self.op_qpi = Signal(), Signal(QPI_WIDTH)
+        self.accepted, self.saved = Signal(READ_INDEX_WIDTH), Signal(READ_INDEX_WIDTH)
+        self.write, self.entry, self.entry_index = Signal(), Record(READ_LAYOUT), Signal(READ_INDEX_WIDTH)
+        self.write_repeat, self.repeat, self.repeat_index = Signal(), Record(REPEAT_LAYOUT), Signal(READ_INDEX_WIDTH)
+        self.load, self.load_again, self.load_index = Signal(), Signal(), Signal(READ_INDEX_WIDTH)
+        self.loaded_valid, self.loaded_qpi = Signal(), Signal(QPI_WIDTH)
+        self.loaded_again, self.loaded_index, self.loaded = Signal(), Signal(READ_INDEX_WIDTH), Record(READ_LAYOUT)
+        self.found, self.index, self.hit = Signal(), Signal(READ_INDEX_WIDTH), Record(READ_LAYOUT)
+        self.taken, self.missed = Signal(), Signal()
+        self.refusal = stream.Endpoint(refusal_description())
+        self.ready   = Signal()
+
+        # # #
+
+        # Counters for the look-up; one clock behind the operation.
+        self.counters = StateTable([("accepted", READ_INDEX_WIDTH), ("saved", READ_INDEX_WIDTH)], n_qps)
+        self.comb += self.ready.eq(self.counters.ready)
+        self.sync += [
+            self.counters.we.eq(self.update), self.counters.adr.eq(self.op_qpi),
+            self.counters.dat_w.accepted.eq(self.accepted), self.counters.dat_w.saved.eq(self.saved),
+        ]
+        # RAMs; writes one clock behind the operation, reads from registered addresses.
+        ports = []
+        for we, data, index in ((self.write, self.entry, self.entry_index), (self.write_repeat, self.repeat, self.repeat_index)):
+            memory = Memory(len(data.raw_bits()), n_qps*MAX_READS)
+            write, read = memory.get_port(write_capable=True), memory.get_port()
+            self.specials += memory, write, read
+            adr, dat, en = Signal(bits + 4), Signal(len(data.raw_bits())), Signal()
+            self.sync += adr.eq(Cat(index[:4], self.op_qpi[:bits])), dat.eq(data.raw_bits()), en.eq(we)
+            self.comb += write.adr.eq(adr), write.dat_w.eq(dat), write.we.eq(en)
+            ports.append(read)
+        self.ports = ports
+
+        # Load: 1 address, 2 data, 3 here.
+        load1 = Record([("valid", 1), ("again", 1), ("qpi", QPI_WIDTH), ("index", READ_INDEX_WIDTH)])
+        load2 = Record(load1.layout)
+        self.sync += [
+            load1.valid.eq(self.load), load1.again.eq(self.load_again), load1.qpi.eq(self.op_qpi), load1.index.eq(self.load_index),
+            load2.eq(load1),
+            self.loaded_valid.eq(load2.valid), self.loaded_again.eq(load2.again), self.loaded_qpi.eq(load2.qpi),
+            self.loaded_index.eq(load2.index),
+            self.loaded.raw_bits().eq(ports[0].dat_r),
+        ]
+        repeat = Record(REPEAT_LAYOUT)
+        self.comb += repeat.raw_bits().eq(ports[1].dat_r)
+        # What was acknowledged before the READ was so when it was answered first.
+        self.sync += If(load2.again,
+            [getattr(self.loaded, name).eq(getattr(repeat, name)) for name, _ in REPEAT_LAYOUT],
+            self.loaded.ack.eq(0),
+        )
+        self._add_search(sink, load1, bits)
+
+    def _add_search(self, sink, load1, bits):
+        """Waits for operations under way, then takes six clocks an entry."""
+        index, left = self.index, Signal(READ_INDEX_WIDTH)
+        state  = self.counters.read(sink.qpi[:bits])
+        wait   = Signal(3)
+        entry  = Record(READ_LAYOUT)
+        again  = sink.valid & (sink.kind == REPLY_READ_AGAIN)
+        after, before, ends = Signal(24), Signal(24), Signal(24)
+        end, entry_end, low, entry_low = Signal(65), Signal(65), Signal(33), Signal(33)
+        inside, key, start, stop = Signal(), Signal(), Signal(), Signal()
+        self.search = fsm = FSM(reset_state="IDLE")
+        fsm.act("IDLE",
+            NextValue(wait, 0),
+            If(again & self.ready, NextState("WAIT"))
+        )
+        fsm.act("WAIT",
+            NextValue(wait, wait + 1),
+            NextValue(index, state.accepted - 1),
+            NextValue(left, state.saved),
+            If(wait == 6, NextState("ADDRESS"))
+        )
+        fsm.act("ADDRESS",
+            If(left == 0,
+                self.missed.eq(1),
+                NextState("IDLE"),
+            ).Elif(~load1.valid,
+                NextState("DATA")
+            )
+        )
+        fsm.act("DATA",    NextState("COMPARE"))
+        fsm.act("COMPARE", NextState("SUM"))
+        fsm.act("SUM",     NextState("STOP"))
+        fsm.act("STOP",    NextState("JUDGE"))
+        fsm.act("JUDGE",
+            If(inside & key & start & stop,
+                self.found.eq(1),
+                If(self.taken, NextState("IDLE")),
+            ).Else(
+                NextValue(index, index - 1),
+                NextValue(left, left - 1),
+                NextState("ADDRESS"),
+            )
+        )
+        self.comb += [
+            [port.adr.eq(Mux(load1.valid, Cat(load1.index[:4], load1.qpi[:bits]), Cat(index[:4], sink.qpi[:bits])))
+                for port in self.ports],
+            after.eq(sink.psn - entry.psn),
+            before.eq(entry.last_psn - sink.psn),
+            ends.eq(entry.last_psn - sink.last_psn),
+        ]
+        self.sync += [
+            If(fsm.ongoing("DATA"), entry.raw_bits().eq(self.ports[0].dat_r)),
+            # Ends of both ranges, in halves.
+            low.eq(sink.va[:32] + sink.length),
+            end.eq(Cat(low[:32], (sink.va[32:] + low[32])[:33])),
+            entry_low.eq(entry.va[:32] + entry.length),
+            entry_end.eq(Cat(entry_low[:32], (entry.va[32:] + entry_low[32])[:33])),
+            inside.eq(~after[23] & ~before[23] & ~ends[23]),
+            key.eq(entry.rkey == sink.rkey),
+            start.eq(sink.va >= entry.va),
+            stop.eq(end <= entry_end),
+            self.hit.eq(entry),
+            self.refusal.valid.eq(self.missed),
+            self.refusal.row.eq(ERRORS["DUPLICATE_DROPPED"].index),
+            self.refusal.psn.eq(sink.psn),
+            self.refusal.qpn.eq(sink.qpn),
+            self.refusal.opcode.eq(RC_READ_REQUEST),
+            self.refusal.info.eq(sink.length),
+        ]
+        self.comb += self.refusal.first.eq(1), self.refusal.last.eq(1)
