@@ -39,7 +39,7 @@ class PayloadFetcher(LiteXModule):
     port : MemoryReadPort, out
         Must answer in order of issue (MemoryReadRouter does).
 
-    Latency: packet to rcmd 2 clocks, rdata to payload 2 clocks; one packet, one command and one beat a clock.
+    Latency: packet to source 0 clocks, to rcmd 2 clocks, rdata to payload 2 clocks; one packet, one command and one beat a clock.
     Errors : err of rdata passes to the encoder, which marks the frame; nothing is read twice.
     """
     def __init__(self, payload_beats=512, max_reads=DEPTH, dw=DATA_WIDTH):
@@ -67,18 +67,22 @@ class PayloadFetcher(LiteXModule):
 
         # One order for all clients.
         packet = stream.Endpoint(tx_packet_description())
-        taken  = Signal()
+        taken, straight = Signal(), Signal()
         self.choice  = StreamChoice(self.ports, packet, 1, taken)
         self.packets = packets = stream.SyncFIFO(tx_packet_description(), PACKET_DEPTH)
         split_free   = Signal()
         self.comb += [
             packet.ready.eq(packets.sink.ready & split_free),
             taken.eq(packet.valid & packet.ready),
-            packets.sink.valid.eq(taken),
+            packets.sink.valid.eq(taken & ~(straight & self.source.ready)),
             packets.sink.payload.eq(packet.payload),
-            packets.sink.first.eq(1),
-            packets.sink.last.eq(1),
-            packets.source.connect(self.source),
+            # Past the FIFO while it is empty.
+            straight.eq(~packets.source.valid),
+            self.source.valid.eq(packets.source.valid | taken),
+            self.source.first.eq(1),
+            self.source.last.eq(1),
+            self.source.payload.raw_bits().eq(Mux(straight, packet.payload.raw_bits(), packets.source.payload.raw_bits())),
+            packets.source.ready.eq(self.source.ready),
         ]
 
         # Split at the page: one or two commands.

@@ -43,7 +43,7 @@ class FrameFIFO(LiteXModule):
 
     Parameter `reserves` False: the beats are taken off `free` as they are written.
 
-    Latency: last beat in to first beat out 4 clocks; one beat a clock.
+    Latency: last beat in to first beat out 3 clocks; one beat a clock.
     """
     def __init__(self, depth, reserves=True, dw=DATA_WIDTH):
         if depth < 4 or depth & (depth - 1):
@@ -74,18 +74,15 @@ class FrameFIFO(LiteXModule):
             write.dat_w.eq(Cat(sink.data, sink.lane, sink.loop, stored == 0, sink.last)),
         ]
 
-        # Read: the RAM's output and one register, each holds until the next is free.
-        loaded, valid    = Signal(), Signal()
-        advance, fetch   = Signal(), Signal()
+        # Read: the RAM's output holds until its beat is taken; the register behind it is the way out's.
+        loaded, fetch = Signal(), Signal()
+        taken, back   = Signal(7), Signal(max=depth + 1)
         self.comb += [
-            advance.eq(loaded & (~valid | source.ready)),
-            fetch.eq((consume != commit) & (~loaded | advance)),
+            fetch.eq((consume != commit) & (~loaded | source.ready)),
             read.re.eq(fetch),
             read.adr.eq(consume),
-            source.valid.eq(valid),
-        ]
-        taken, back = Signal(7), Signal(max=depth + 1)
-        self.comb += [
+            source.valid.eq(loaded),
+            Cat(source.data, source.lane, source.loop, source.first, source.last).eq(read.dat_r),
             taken.eq(Mux(reserve.valid, reserve.beats, 0) if reserves else sink.valid),
             back.eq(Mux(ends & self.discard, stored + 1, 0)),
         ]
@@ -99,13 +96,7 @@ class FrameFIFO(LiteXModule):
                 ),
             ),
             If(fetch, consume.eq(consume + 1)),
-            loaded.eq(fetch | (loaded & ~advance)),
-            If(advance,
-                valid.eq(1),
-                Cat(source.data, source.lane, source.loop, source.first, source.last).eq(read.dat_r),
-            ).Elif(source.ready,
-                valid.eq(0),
-            ),
+            loaded.eq(fetch | (loaded & ~source.ready)),
             # A beat's place is free when it was read.
             free.eq(free - taken + back + fetch),
         ]
@@ -171,7 +162,7 @@ class RoCETransmit(LiteXModule):
     pause : Signal(3), in
         CONTROL, ROCE, SLOW: no new frame of the class begins.
 
-    Latency: last beat in to first beat out 5 clocks; one beat a clock, no clock between frames.
+    Latency: last beat in to first beat out 4 clocks; one beat a clock, no clock between frames.
     Errors : frames with err count in `dropped`.
     """
     def __init__(self, roce_beats=512, control_beats=64, slow_beats=128, dw=DATA_WIDTH):

@@ -25,6 +25,10 @@ RECORD_FIELD = {
     ("DETH", "src_qp"):          "src_qp",
 }
 
+IPV4_FIRST_BYTE    = 0x45     # version 4, five words.
+IPV4_CHECKSUM_BYTE = 10
+DONT_FRAGMENT      = 0x4000
+
 MAX_EXT_BYTES    = max(o.header_length for o in opcodes.OPCODES.values())
 MAX_HEADER_BYTES = (opcodes.ETHERNET_BYTES + opcodes.VLAN_BYTES + opcodes.IPV6_BYTES + opcodes.UDP_BYTES
     + opcodes.BTH_BYTES + MAX_EXT_BYTES)
@@ -86,12 +90,10 @@ def ip(row, ipv6, identification, length):
     if ipv6:
         return wire((6, 4), (row.tclass, 8), (row.flow_label, 20), (length, 16), (opcodes.IP_PROTOCOL_UDP, 8),
             (row.hop_limit, 8), (row.src_ip, 128), (row.dst_ip, 128))
-    return wire((0x45, 8), (row.tclass, 8), (length, 16), (identification, 16), (DONT_FRAGMENT, 16), (row.hop_limit, 8),
+    return wire((IPV4_FIRST_BYTE, 8), (row.tclass, 8), (length, 16), (identification, 16), (DONT_FRAGMENT, 16), (row.hop_limit, 8),
         (opcodes.IP_PROTOCOL_UDP, 8), (0, 16), (row.src_ip[:32], 32), (row.dst_ip[:32], 32))
 
 
 def udp(row, length):
     """UDP header, checksum 0."""
     return wire((row.udp_sport, 16), (opcodes.UDP_PORT, 16), (length, 16), (0, 16))
-
-DONT_FRAGMENT = 0x4000
