@@ -24,7 +24,8 @@ MAX_FRAME        = 4096 + 128     # bytes: largest RoCE frame, all headers count
 PAGE_BYTES       = 4096           # a memory command never crosses a multiple of this.
 TARGET_WIDTH     = 2
 TAG_WIDTH        = 8
-TICK_CYCLES      = 64             # engine clocks a tick of the time base (0.256 us at 250 MHz).
+TICK_NS          = 256            # tick of the time base.
+TICK_CYCLES      = 64             # engine clocks of a tick at 250 MHz.
 TICKS_PER_4096NS = 16             # 4.096 us, unit of the ACK time-out.
 TICKS_PER_10US   = 40             # unit of the RNR timer table: 10.24 us, never shorter than 10 us.
 

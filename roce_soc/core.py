@@ -10,7 +10,7 @@ from litex.soc.interconnect.csr import *
 from litex.soc.interconnect.csr_eventmanager import EventManager, EventSourcePulse
 
 from roce_soc import abi, capability
-from roce_soc.common import DEFAULT_CQS, DEFAULT_MRS, DEFAULT_QPS
+from roce_soc.common import DEFAULT_CQS, DEFAULT_MRS, DEFAULT_QPS, TICK_CYCLES
 from roce_soc.memory.fetcher import PayloadFetcher
 from roce_soc.memory.mr import MRTable
 from roce_soc.memory.placer import PayloadPlacer
@@ -57,6 +57,8 @@ class RoCECore(LiteXModule):
         Size of memory target 0, for software to read.
     scalable_ticks : bool
         Simulation: the tick's clocks are a register.
+    tick_cycles : int
+        Engine clocks of a tick of the time base (timebase.tick_cycles_of).
 
     Endpoints
     ---------
@@ -72,7 +74,7 @@ class RoCECore(LiteXModule):
     ready : tables are initialised.
     """
     def __init__(self, *, n_qps=DEFAULT_QPS, n_mrs=DEFAULT_MRS, n_cqs=DEFAULT_CQS, n_chunks=512, doorbell_pages=16, memory_bytes=0,
-                 scalable_ticks=False):
+                 scalable_ticks=False, tick_cycles=TICK_CYCLES):
         # Tables.
         self.context = context = QPContext(n_qps)
         self.mr      = mr      = MRTable(n_mrs)
@@ -182,7 +184,7 @@ class RoCECore(LiteXModule):
 
         # Time, counters.
         scanner   = send.scanner
-        self.time = time = TimeBase(scanner.now, scalable_ticks)
+        self.time = time = TimeBase(scanner.now, scalable_ticks, tick_cycles)
         self.monitor = monitor = RoCEMonitor({
             "receive":   (buffer.refusal, ("RECEIVE",)),
             "responder": (responder.refusal, ("RECEIVE", "RESPONDER")),

@@ -21,6 +21,7 @@ from roce_soc.common import event_description
 from roce_soc.core import RoCECore
 from roce_soc.memory.sram import RoCESRAM
 from roce_soc.network.slowpath import RoCESlowPath
+from roce_soc.timebase import tick_cycles_of
 
 FIRMWARE_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "software", "firmware")
 
@@ -95,6 +96,9 @@ def add_roce(soc, phy, *,
 
 def add_engine(soc, phy, name, memory_size, parameters):
     """Engine with its on-chip memory, doorbell window and interrupt; returns it."""
+    # In simulation the clock's frequency is a name only, and the tick a register.
+    if not parameters.get("scalable_ticks"):
+        parameters = {"tick_cycles": tick_cycles_of(soc.clk_freq), **parameters}
     core = RoCECore(memory_bytes=memory_size, **parameters)
     soc.add_module(name=name, module=core)
     soc.comb += [phy.source.connect(core.rx), core.tx.connect(phy.sink)]

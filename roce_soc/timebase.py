@@ -5,7 +5,12 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect.csr import *
 
-from roce_soc.common import TICK_CYCLES
+from roce_soc.common import TICK_CYCLES, TICK_NS
+
+
+def tick_cycles_of(clk_freq):
+    """Clocks of a tick at an engine clock in Hz: TICK_NS rounded up, since a time-out is never shortened."""
+    return max(1, -(-int(clk_freq)*TICK_NS//10**9))
 
 
 # TimeBase -----------------------------------------------------------------------------------------
@@ -16,17 +21,21 @@ class TimeBase(LiteXModule):
     Parameters
     ----------
     scalable : bool
-        True in simulation; a board's tick is TICK_CYCLES engine clocks (0.256 us at 250 MHz).
+        True in simulation.
+    tick_cycles : int
+        Engine clocks of a tick, 1..65535: TICK_NS at the engine's clock, never less.
 
     `now` comes from the timer scanner, `tick_cycles` goes to it.
     """
-    def __init__(self, now, scalable=False):
+    def __init__(self, now, scalable=False, tick_cycles=TICK_CYCLES):
+        if not 1 <= tick_cycles < 1 << 16:
+            raise ValueError(f"tick_cycles must be 1..{(1 << 16) - 1}, not {tick_cycles!r}")
         self.now_low = CSRStatus(32, name="now", description="Time base, ticks since reset, low 32 bits.")
-        self.cycles  = Signal(16, reset=TICK_CYCLES)
+        self.cycles  = Signal(16, reset=tick_cycles)
 
         # # #
 
         self.comb += self.now_low.status.eq(now)
         if scalable:
-            self.tick_cycles = CSRStorage(16, reset=TICK_CYCLES, description="Engine clocks of a tick, 1 or more; a board has 64.")
+            self.tick_cycles = CSRStorage(16, reset=tick_cycles, description="Engine clocks of a tick, 1 or more; a board's is fixed.")
             self.comb += self.cycles.eq(self.tick_cycles.storage)

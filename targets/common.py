@@ -84,6 +84,14 @@ def build(soc, name, output, run, **options):
     return env.OK if done.returncode == 0 else env.FAILED
 
 
+def write_doc(soc, name, output):
+    """Writes a page per register group, from the descriptions in the gateware."""
+    from litex.soc.doc import generate_docs
+    folder = os.path.join(output, "doc")
+    generate_docs(soc, folder, project_name=f"roce_soc on {name}", author="the roce_soc developers", quiet=True)
+    print(f"written: {os.path.relpath(folder)}/*.rst")
+
+
 def load(name, output, cable, device):
     """Loads the bitstream over JTAG by openFPGALoader, else by Vivado. Returns an exit status."""
     bitstream = os.path.join(output, "gateware", f"{name}.bit")
@@ -132,13 +140,15 @@ def main(make_soc, *, name, description, add_arguments, cable, device, argv=None
     parser.add_argument("--build",        action="store_true", help="write Verilog, constraints, project; make the bitstream")
     parser.add_argument("--no-compile",   action="store_true", help="with --build: write the files only")
     parser.add_argument("--load",         action="store_true", help="load the bitstream over JTAG")
-    parser.add_argument("--sys-clk-freq", type=frequency, default=125e6, metavar="HZ", help="clock of CPU and engine")
+    parser.add_argument("--doc",          action="store_true", help="with --build: write the register pages (reStructuredText) to doc/")
+    parser.add_argument("--sys-clk-freq", type=frequency, default=250e6, metavar="HZ", help="clock of CPU and engine")
     parser.add_argument("--output-dir",   default=str(env.ROOT / "build" / name), metavar="DIR", help="where the files go")
     parser.add_argument("--verbose",      action="store_true", help="show what LiteX reports while it builds")
     add_arguments(parser)
     args = parser.parse_args(argv)
-    if args.no_compile and not args.build:
-        parser.error("--no-compile needs --build")
+    for flag in ("no_compile", "doc"):
+        if getattr(args, flag) and not args.build:
+            parser.error(f"--{flag.replace('_', '-')} needs --build")
     if not (args.build or args.load):
         parser.error("nothing to do: give --build, --load or both")
     if not args.verbose:
@@ -151,6 +161,8 @@ def main(make_soc, *, name, description, add_arguments, cable, device, argv=None
         except ValueError as error:
             parser.error(str(error))
         status = build(soc, name, output, not args.no_compile, **options)
+        if args.doc:
+            write_doc(soc, name, output)
     if args.load and status == env.OK:
         status = load(name, output, cable, device)
     return status

@@ -120,7 +120,7 @@ class VCU118SoC(RoCESoC):
     rsfec : bool
         RS-FEC from reset on; software can change it.
     """
-    def __init__(self, sys_clk_freq=125e6, cage=1, rsfec=True, **kwargs):
+    def __init__(self, sys_clk_freq=250e6, cage=1, rsfec=True, **kwargs):
         if cage not in _ports:
             raise ValueError(f"cage must be one of {sorted(_ports)}, not {cage!r}")
         platform       = Platform()
