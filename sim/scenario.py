@@ -95,22 +95,35 @@ class Scenario:
 
     def connect(self, pmtu=1024):
         """Buffers on both sides, a queue pair on each, to RTS; the SoC's through the firmware."""
-        endpoint, psns = self.peer.endpoint, (self.random.randrange(1 << 24), self.random.randrange(1 << 24))
         self.soc_out = self.roce.reg_mr(SOC_VA, REGION, addr=OUTBOX, access=ACCESS, variant=0x5a)
         self.soc_in  = self.roce.reg_mr(SOC_VA + REGION, REGION, addr=INBOX, access=ACCESS, variant=0xa5)
         self.cq = self.roce.create_cq(6)
-        self.qp = qp = self.roce.create_qp(self.cq, self.cq)
+        self.qp = self.roce.create_qp(self.cq, self.cq)
         with self.peer.lock:
-            self.peer_out = endpoint.reg_mr(PEER_VA, REGION, ACCESS)
-            self.peer_in  = endpoint.reg_mr(PEER_VA + REGION, REGION, ACCESS)
-            endpoint.create_qp(PEER_QPN, "RC", dest_qpn=qp.qpn, pmtu=pmtu, sq_psn=psns[1], rq_psn=psns[0], timeout=ACK_TIMEOUT,
-                access=ACCESS, dst_mac=SOC_MAC, dst_ip=DEFAULT_IP)
+            self.peer_out = self.peer.endpoint.reg_mr(PEER_VA, REGION, ACCESS)
+            self.peer_in  = self.peer.endpoint.reg_mr(PEER_VA + REGION, REGION, ACCESS)
             self.peer_out.data[:] = self.random.randbytes(REGION)
-        qp.modify(abi.QP_INIT, access=ACCESS, src_mac=DEFAULT_MAC, src_ip=number(ip(DEFAULT_IP)), pkey=0xffff)
-        qp.modify(abi.QP_RTR, dst_mac=number(mac(PEER_MAC)), dst_ip=number(ip(PEER_IP)), dest_qpn=PEER_QPN,
+        self._to_rts(pmtu)
+        return self.qp
+
+    def _to_rts(self, pmtu):
+        psns = self.random.randrange(1 << 24), self.random.randrange(1 << 24)
+        with self.peer.lock:
+            self.peer.endpoint.create_qp(PEER_QPN, "RC", dest_qpn=self.qp.qpn, pmtu=pmtu, sq_psn=psns[1], rq_psn=psns[0], timeout=ACK_TIMEOUT,
+                access=ACCESS, dst_mac=SOC_MAC, dst_ip=DEFAULT_IP)
+        self.qp.modify(abi.QP_INIT, access=ACCESS, src_mac=DEFAULT_MAC, src_ip=number(ip(DEFAULT_IP)), pkey=0xffff)
+        self.qp.modify(abi.QP_RTR, dst_mac=number(mac(PEER_MAC)), dst_ip=number(ip(PEER_IP)), dest_qpn=PEER_QPN,
             pmtu=opcodes.PMTU_CODES[pmtu], rq_psn=psns[1])
-        qp.modify(abi.QP_RTS, sq_psn=psns[0], timeout=14, retry_cnt=7, rnr_retry=7)
-        return qp
+        self.qp.modify(abi.QP_RTS, sq_psn=psns[0], timeout=14, retry_cnt=7, rnr_retry=7)
+
+    def reconnect(self, pmtu=1024):
+        """Both queue pairs through RESET to RTS with new PSNs."""
+        self.qp.modify(abi.QP_RESET)
+        with self.peer.lock:
+            self.peer.endpoint.destroy_qp(PEER_QPN)
+            self.peer.endpoint.poll_cq()
+        self.cq.poll()
+        self._to_rts(pmtu)
 
     def fill(self):
         """Random bytes for the SoC's outbox, brought there by the peer's WRITE and read back over the bus."""
@@ -125,6 +138,12 @@ class Scenario:
         self.outbox = self.bus.read_memory(OUTBOX, REGION)
         if self.outbox != data:
             raise Mismatch("the SoC's outbox differs from what the peer wrote")
+
+    def fill_some(self, length):
+        """Random bytes for the start of the SoC's outbox over the bus, for messages of up to `length` less 4096 bytes."""
+        self.outbox = self.random.randbytes(length) + bytes(REGION - length)
+        self.bus.write_memory(OUTBOX, self.outbox[:length])
+        self.bus.read_memory(OUTBOX, 4)
 
     # Completions ----------------------------------------------------------------------------------
 

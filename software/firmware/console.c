@@ -35,6 +35,11 @@ void console_poll(void)
 	}
 }
 
+unsigned console_room(void)
+{
+	return (tail + RING - head - 1) % RING;
+}
+
 int console_get(void)
 {
 	if(uart_rxempty_read())

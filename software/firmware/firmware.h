@@ -101,6 +101,7 @@ void network_resolve(uint32_t ip);
 void console_init(void);
 void console_poll(void);
 int console_get(void);           /* -1: none */
+unsigned console_room(void);     /* characters that print takes without loss */
 void print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void shell_init(void);
 void shell_poll(void);

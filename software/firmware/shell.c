@@ -11,6 +11,17 @@
 static char line[LINE];
 static unsigned used;
 
+/* Long answers come a line a pass, when the console has room: nothing is lost and nothing waits. */
+static void (*job)(uint32_t n);
+static uint32_t job_next, job_end;
+
+static void print_lines(void (*print_line)(uint32_t n), uint32_t first, uint32_t end)
+{
+	job = print_line;
+	job_next = first;
+	job_end = end;
+}
+
 static uint32_t number(char *const *words, unsigned count, unsigned n, uint32_t otherwise)
 {
 	return n < count ? strtoul(words[n], NULL, 0) : otherwise;
@@ -44,22 +55,26 @@ static void link_command(char **words, unsigned count)
 
 /* qp, mr ------------------------------------------------------------------------------------------- */
 
-static void print_qp(unsigned i)
+static void print_qp(uint32_t i)
 {
 	struct qp *qp = qp_get(i);
 
-	print("qp %u %s qpn %06lx dest %06lx pmtu %lu ", i, qp_state_names[qp->state], (unsigned long)qp_field(qp->row, "qpn"),
+	print("qp %lu %s qpn %06lx dest %06lx pmtu %lu ", (unsigned long)i, qp_state_names[qp->state], (unsigned long)qp_field(qp->row, "qpn"),
 		(unsigned long)qp_field(qp->row, "dest_qpn"), (unsigned long)(128u << qp_field(qp->row, "pmtu")));
 	print_ip(qp_field(qp->row, "dst_ip"));
 	print(" sq_psn %06lx rq_psn %06lx\n", (unsigned long)qp_field(qp->row, "sq_psn"), (unsigned long)qp_field(qp->row, "rq_psn"));
 }
 
+static void print_used_qp(uint32_t i)
+{
+	if(qp_get(i)->state != ROCE_QP_RESET)
+		print_qp(i);
+}
+
 static void qp_command(char **words, unsigned count)
 {
 	if(count == 1) {
-		for(unsigned i = 0; i < FIRMWARE_QPS; i++)
-			if(qp_get(i)->state != ROCE_QP_RESET)
-				print_qp(i);
+		print_lines(print_used_qp, 0, FIRMWARE_QPS);
 		return;
 	}
 	uint32_t index = number(words, count, 1, 0);
@@ -84,21 +99,37 @@ static void qp_command(char **words, unsigned count)
 	}
 }
 
+static void print_mr(uint32_t i)
+{
+	uint32_t *w = regions[i].words;
+
+	if(regions[i].valid)
+		print("mr %lu key %08lx va %08lx%08lx length %lu access %02lx pd %lu\n", (unsigned long)i, (unsigned long)(w[0] << 8 | (w[1] & 0xff)),
+			(unsigned long)w[4], (unsigned long)w[3], (unsigned long)w[5], (unsigned long)(w[1] >> 8) & 0xff,
+			(unsigned long)w[2] & 0xffff);
+}
+
 static void mr_command(char **words, unsigned count)
 {
 	(void)words;
 	(void)count;
-	for(unsigned i = 0; i < FIRMWARE_MRS; i++) {
-		uint32_t *w = regions[i].words;
-
-		if(regions[i].valid)
-			print("mr %u key %08lx va %08lx%08lx length %lu access %02lx pd %lu\n", i, (unsigned long)(w[0] << 8 | (w[1] & 0xff)),
-				(unsigned long)w[4], (unsigned long)w[3], (unsigned long)w[5], (unsigned long)(w[1] >> 8) & 0xff,
-				(unsigned long)w[2] & 0xffff);
-	}
+	print_lines(print_mr, 0, FIRMWARE_MRS);
 }
 
 /* stats, log, refusals ----------------------------------------------------------------------------- */
+
+#ifdef CSR_ROCE_MONITOR_COUNTER_SELECT_ADDR
+static void print_counter(uint32_t i)
+{
+	static const char *const rows[] = ERROR_NAMES;
+
+	roce_monitor_counter_select_write(i);
+	uint32_t value = roce_monitor_counter_value_read();
+
+	if(value)
+		print("engine   %s %lu\n", rows[i], (unsigned long)value);
+}
+#endif
 
 static void stats_command(char **words, unsigned count)
 {
@@ -115,49 +146,52 @@ static void stats_command(char **words, unsigned count)
 	print("firmware uptime %lu ms requests %lu refused %lu console_lost %lu\n", (unsigned long)clock_ms(),
 		(unsigned long)CONTROL(STATUS_REQUESTS), (unsigned long)CONTROL(STATUS_REFUSALS), (unsigned long)CONTROL(STATUS_CONSOLE_LOST));
 #ifdef CSR_ROCE_MONITOR_COUNTER_SELECT_ADDR
-	static const char *const rows[] = ERROR_NAMES;
-
-	for(unsigned i = 0; i < ERROR_COUNT; i++) {
-		roce_monitor_counter_select_write(i);
-		uint32_t value = roce_monitor_counter_value_read();
-
-		if(value)
-			print("engine   %s %lu\n", rows[i], (unsigned long)value);
-	}
+	print_lines(print_counter, 0, ERROR_COUNT);
 #endif
+}
+
+static void print_event(uint32_t i)
+{
+	uint32_t at = LOG_OFFSET + 16*(i % LOG_LINES);
+
+	print("%6lu ms %s %08lx %08lx\n", (unsigned long)CONTROL(at), log_name(CONTROL(at + 4)),
+		(unsigned long)CONTROL(at + 8), (unsigned long)CONTROL(at + 12));
+}
+
+/* The last `wanted` of `total` numbers, of which `kept` are still there. */
+static void print_last(void (*print_line)(uint32_t n), uint32_t total, uint32_t wanted, uint32_t kept)
+{
+	if(wanted > kept)
+		wanted = kept;
+	print_lines(print_line, total > wanted ? total - wanted : 0, total);
 }
 
 static void log_command(char **words, unsigned count)
 {
-	uint32_t lines = CONTROL(STATUS_LOG_COUNT), shown = number(words, count, 1, 10);
-
-	if(shown > LOG_LINES)
-		shown = LOG_LINES;
-	for(uint32_t i = lines > shown ? lines - shown : 0; i < lines; i++) {
-		uint32_t at = LOG_OFFSET + 16*(i % LOG_LINES);
-
-		print("%6lu ms %s %08lx %08lx\n", (unsigned long)CONTROL(at), log_name(CONTROL(at + 4)),
-			(unsigned long)CONTROL(at + 8), (unsigned long)CONTROL(at + 12));
-	}
+	print_last(print_event, CONTROL(STATUS_LOG_COUNT), number(words, count, 1, 10), LOG_LINES);
 }
+
+#ifdef CSR_ROCE_MONITOR_LINES_ADDR
+static void print_refusal(uint32_t i)
+{
+	static const char *const rows[] = ERROR_NAMES;
+
+	roce_monitor_line_select_write(i % 64);
+	uint32_t row = roce_monitor_line_row_read();
+
+	print("%s qpn %06lx psn %06lx opcode %02lx info %08lx\n", (row & 0xff) < ERROR_COUNT ? rows[row & 0xff] : "?",
+		(unsigned long)roce_monitor_line_qpn_read(), (unsigned long)roce_monitor_line_psn_read(),
+		(unsigned long)(row >> 8) & 0xff, (unsigned long)roce_monitor_line_info_read());
+}
+#endif
 
 static void refusals_command(char **words, unsigned count)
 {
 #ifdef CSR_ROCE_MONITOR_LINES_ADDR
-	static const char *const rows[] = ERROR_NAMES;
-	uint32_t lines = roce_monitor_lines_read(), shown = number(words, count, 1, 10);
+	uint32_t lines = roce_monitor_lines_read();
 
 	print("%lu refusals, %lu not logged\n", (unsigned long)lines, (unsigned long)roce_monitor_lines_lost_read());
-	if(shown > 64)
-		shown = 64;
-	for(uint32_t i = lines > shown ? lines - shown : 0; i < lines; i++) {
-		roce_monitor_line_select_write(i % 64);
-		uint32_t row = roce_monitor_line_row_read();
-
-		print("%s qpn %06lx psn %06lx opcode %02lx info %08lx\n", (row & 0xff) < ERROR_COUNT ? rows[row & 0xff] : "?",
-			(unsigned long)roce_monitor_line_qpn_read(), (unsigned long)roce_monitor_line_psn_read(),
-			(unsigned long)(row >> 8) & 0xff, (unsigned long)roce_monitor_line_info_read());
-	}
+	print_last(print_refusal, lines, number(words, count, 1, 10), 64);
 #else
 	(void)words;
 	(void)count;
@@ -241,12 +275,16 @@ static const struct {
 	{ "fault",    "fault [link|failures|lose|event N]: simulation only", fault_command },
 };
 
+static void print_help(uint32_t i)
+{
+	print("%-9s %s\n", commands[i].name, commands[i].help);
+}
+
 static void help_command(char **words, unsigned count)
 {
 	(void)words;
 	(void)count;
-	for(unsigned i = 0; i < sizeof commands/sizeof commands[0]; i++)
-		print("%-9s %s\n", commands[i].name, commands[i].help);
+	print_lines(print_help, 0, sizeof commands/sizeof commands[0]);
 }
 
 static void run(void)
@@ -274,8 +312,18 @@ void shell_init(void)
 
 void shell_poll(void)
 {
-	int c = console_get();
+	int c;
 
+	if(job) {
+		if(job_next >= job_end) {
+			job = NULL;
+			print("roce> ");
+		} else if(console_room() >= 200) {
+			job(job_next++);
+		}
+		return;
+	}
+	c = console_get();
 	if(c < 0)
 		return;
 	if(c == '\r' || c == '\n') {
@@ -283,7 +331,8 @@ void shell_poll(void)
 		line[used] = 0;
 		used = 0;
 		run();
-		print("roce> ");
+		if(!job)
+			print("roce> ");
 	} else if(c == 0x7f || c == '\b') {
 		if(used) {
 			used--;
