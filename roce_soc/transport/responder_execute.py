@@ -135,6 +135,26 @@ class RequestAnswer(LiteXModule):
 
         # # #
 
+        # Join: the packet, what became of its placement, and what its row means.
+        self.joined = joined = stream.Buffer(verdict_layout() + [
+            ("final", 6), ("fault", 1), ("fatal", 1), ("syndrome", 8), ("status", 8), ("event", 8)])
+        final = Signal(6)
+        syndrome, status, event, statements = error_answer(final)
+        self.comb += statements
+        self.comb += [
+            joined.sink.valid.eq(sink.valid & done.valid),
+            sink.ready.eq(joined.sink.ready & done.valid),
+            done.ready.eq(joined.sink.ready & sink.valid),
+            [getattr(joined.sink, name).eq(getattr(sink, name)) for name, _ in verdict_layout()],
+            joined.sink.fault.eq((sink.pseudo == PSEUDO_NONE) & (sink.row == 0) & (done.err != 0)),
+            final.eq(Mux(joined.sink.fault, row("MEMORY_FAULT"), sink.row)),
+            joined.sink.final.eq(final), joined.sink.fatal.eq(is_fatal(final)),
+            joined.sink.syndrome.eq(syndrome), joined.sink.status.eq(status), joined.sink.event.eq(event),
+        ]
+        self._add_decision(joined.source, n_qps)
+
+    def _add_decision(self, sink, n_qps):
+        """Everything that leaves for a packet leaves in one clock, and only when all can take it."""
         self.closed  = closed = StateTable(1, n_qps)
         self.cqes    = cqes    = stream.SyncFIFO(cqe_description(), 8)
         # A QP fails once: these hold all there can be, so that no answer waits for the command port or the entry.
@@ -144,20 +164,14 @@ class RequestAnswer(LiteXModule):
         self.silents = silents = stream.SyncFIFO([("qpi", QPI_WIDTH)], n_qps, buffered=True)
         fifos = (cqes, events, replies, rq_ctls, silents)
         packet, ctl = sink.pseudo == PSEUDO_NONE, sink.pseudo == PSEUDO_CTL
-        stop   = Signal()
-        shut, fire, fault, fatal, failed, good = Signal(), Signal(), Signal(), Signal(), Signal(), Signal()
-        final  = Signal(6)
-        syndrome, status, event, statements = error_answer(final)
-        self.comb += statements
+        final, fault = sink.final, sink.fault
+        stop, shut, fire, failed, good = Signal(), Signal(), Signal(), Signal(), Signal()
         self.comb += [
             self.ready.eq(closed.ready),
             shut.eq(closed.read(sink.qpi[:log2_int(n_qps)])),
-            fire.eq(sink.valid & done.valid & Reduce("AND", [fifo.sink.ready for fifo in fifos])),
-            sink.ready.eq(fire), done.ready.eq(fire),
-            fault.eq(packet & (sink.row == 0) & (done.err != 0)),
-            final.eq(Mux(fault, row("MEMORY_FAULT"), sink.row)),
-            fatal.eq(is_fatal(final)),
-            failed.eq(fatal & ~shut),
+            fire.eq(sink.valid & Reduce("AND", [fifo.sink.ready for fifo in fifos])),
+            sink.ready.eq(fire),
+            failed.eq(sink.fatal & ~shut),
             good.eq(packet & ~shut & ~fault),
             stop.eq(ctl & ((sink.code == CTL_ERR) | (sink.code == CTL_RESET))),
             closed.adr.eq(sink.qpi),
@@ -171,12 +185,12 @@ class RequestAnswer(LiteXModule):
             rq_ctls.sink.qpn.eq(sink.qpn),
             rq_ctls.sink.cqn.eq(sink.recv_cq),
             events.sink.valid.eq(fire & failed),
-            events.sink.type.eq(event),
+            events.sink.type.eq(sink.event),
             events.sink.queue.eq(sink.qpi),
             events.sink.info.eq(final),
         ]
-        self._add_cqe(sink, cqes.sink, fire, shut, failed, good, stop, final, status)
-        self._add_reply(sink, replies.sink, fire, shut, failed, good, ctl, final, syndrome)
+        self._add_cqe(sink, cqes.sink, fire, shut, failed, good, stop)
+        self._add_reply(sink, replies.sink, fire, failed, good, ctl)
         for fifo, source in zip(fifos, (self.cqe, self.event, self.reply, self.rq_ctl, self.silent)):
             self.comb += fifo.source.connect(source, omit={"first", "last"}), source.first.eq(1), source.last.eq(1)
         self.comb += self.refusal.first.eq(1), self.refusal.last.eq(1)
@@ -189,9 +203,9 @@ class RequestAnswer(LiteXModule):
             self.refusal.info.eq(sink.length),
         ]
 
-    def _add_cqe(self, sink, cqe, fire, shut, failed, good, stop, final, status):
+    def _add_cqe(self, sink, cqe, fire, shut, failed, good, stop):
         """Success, the failed receive, or the flush of what was taken behind a failure."""
-        success, flushed = Signal(), Signal()
+        success, flushed, final = Signal(), Signal(), sink.final
         self.comb += [
             success.eq(good & sink.closes & (final == 0)),
             flushed.eq((sink.opens & (shut | (final == row("QP_STATE")))) | (stop & ~shut & sink.holds & (sink.code == CTL_ERR))),
@@ -211,15 +225,15 @@ class RequestAnswer(LiteXModule):
                 cqe.vendor_err.eq(row("FLUSH")),
                 cqe.solicited.eq(1),
             ).Else(
-                cqe.status.eq(status),
+                cqe.status.eq(sink.status),
                 cqe.vendor_err.eq(final),
                 cqe.solicited.eq(1),
             ),
         ]
 
-    def _add_reply(self, sink, reply, fire, shut, failed, good, ctl, final, syndrome):
+    def _add_reply(self, sink, reply, fire, failed, good, ctl):
         """ACK, NAK, READ or control to the reply scheduler."""
-        answers = Signal()
+        answers, final, syndrome = Signal(), sink.final, sink.syndrome
         self.comb += [
             # A row that drops the packet has no action; the action of one killed on the way is void.
             answers.eq(good & (sink.action != ACTION_NONE) & (final != row("QP_STATE"))),

@@ -201,23 +201,28 @@ class RequestEntry(LiteXModule):
     def _add_control(self, pseudo, pseudo_valid, pseudo_go, drain):
         """Pseudo-packets: kills from two sides, and the control sequence."""
         ctl, kill, silent = self.ctl, self.kill, self.silent
-        waiting = Signal()
         entry   = self.lists.read(ctl.qpi[:self.bits])
         ctl_valid, ctl_stop, ctl_go = Signal(), Signal(), Signal()
+        take = Signal()
         self.comb += [
-            pseudo_valid.eq(kill.valid | silent.valid | ctl_valid),
+            take.eq(~pseudo_valid | pseudo_go),
+            silent.ready.eq(take),
+            kill.ready.eq(take & ~silent.valid),
+            ctl_go.eq(take & ctl_valid & ~silent.valid & ~kill.valid),
+            drain.qpi.eq(ctl.qpi),
+        ]
+        # The one that is next stands in a register until the check stage is free for it.
+        self.sync += If(take,
+            pseudo_valid.eq(silent.valid | kill.valid | ctl_valid),
             If(silent.valid,
-                pseudo.qpi.eq(silent.qpi), pseudo.pseudo.eq(PSEUDO_SILENT), silent.ready.eq(pseudo_go),
+                pseudo.qpi.eq(silent.qpi), pseudo.pseudo.eq(PSEUDO_SILENT),
             ).Elif(kill.valid,
-                pseudo.qpi.eq(kill.qpi), pseudo.psn.eq(kill.psn), pseudo.code.eq(kill.row),
-                pseudo.pseudo.eq(PSEUDO_KILL), kill.ready.eq(pseudo_go),
+                pseudo.qpi.eq(kill.qpi), pseudo.psn.eq(kill.psn), pseudo.code.eq(kill.row), pseudo.pseudo.eq(PSEUDO_KILL),
             ).Else(
                 pseudo.qpi.eq(ctl.qpi), pseudo.psn.eq(ctl.psn), pseudo.code.eq(ctl.op),
                 pseudo.pseudo.eq(Mux(ctl_stop, PSEUDO_SILENT, PSEUDO_CTL)),
-                ctl_go.eq(pseudo_go & ctl_valid),
             ),
-            drain.qpi.eq(ctl.qpi),
-        ]
+        )
         self.fsm = fsm = FSM(reset_state="IDLE")
         fsm.act("IDLE",
             If(ctl.valid,
@@ -230,11 +235,11 @@ class RequestEntry(LiteXModule):
         )
         # The QP is dead: its parked packets pass and are dropped.
         fsm.act("DRAIN",
-            drain.valid.eq(1),
-            If(drain.ready, NextState("EMPTY"))
+            drain.valid.eq(~pseudo_valid),
+            If(drain.valid & drain.ready, NextState("EMPTY"))
         )
         fsm.act("EMPTY",
-            If(~entry.parked & ~self.busy(ctl.qpi), NextState("ENTER"))
+            If(~entry.parked & ~self.busy(ctl.qpi) & ~pseudo_valid, NextState("ENTER"))
         )
         fsm.act("ENTER",
             ctl_valid.eq(1),
