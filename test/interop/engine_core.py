@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The compiled engine (no CPU, no SoC around it) as the guest's far end: quick to build and to run."""
-from sim.engine import Engine as CompiledEngine
-from sim.engine import build_engine
+from sim.engine import Bench
 from test.interop.engine import arp_reply
 from test.interop.engine_verbs import VerbsEngine
 from test.model.packet import ip as ip_bytes
@@ -17,7 +16,8 @@ class CoreEngine(VerbsEngine):
     name = "core"
 
     def __init__(self, seed):
-        self.compiled = CompiledEngine(build_engine(), seed=seed)
+        self.bench    = Bench(seed=seed)
+        self.compiled = self.bench.engines[0]
         super().__init__(self.compiled.roce, BUFFERS)
         self.replies, self.left, self.cycles = [], 0, 0
 
@@ -30,7 +30,7 @@ class CoreEngine(VerbsEngine):
         self.left = IDLE_CYCLES
 
     def collect(self):
-        self.compiled.step(STEP_CYCLES)
+        self.bench.step(STEP_CYCLES)
         self.cycles += STEP_CYCLES
         frames, self.replies = self.replies + self.compiled.frames(), []
         self.left = IDLE_CYCLES if frames else max(0, self.left - STEP_CYCLES)
