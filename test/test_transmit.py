@@ -4,7 +4,7 @@ import pytest
 
 from roce_soc import opcodes
 from roce_soc.common import OWNER_ACK
-from roce_soc.network.transmit import FrameFIFO, RoCETransmit
+from roce_soc.network.transmit import ControlFIFO, FrameFIFO, RoCETransmit
 from sim.harness import build
 from test.tx_bench import TxBench, make, padded
 
@@ -17,7 +17,7 @@ def so():
 def full(bench):
     """All beats are free again."""
     bench.sim.step(20)
-    return [bench.sim.peek(f"free_{c}") for c in ("control", "roce", "slow")] == [64, 512, 128]
+    return [bench.sim.peek(f"free_{c}") for c in ("control", "roce", "slow")] == [32, 512, 128]
 
 
 def test_control_first(so, seed, rng):
@@ -32,6 +32,26 @@ def test_control_first(so, seed, rng):
     bench.tx.set(stall=0)
     got = [f.data for f in bench.frames(10)]
     assert got == [padded(f) for _, f in data[:1] + acks + data[1:]]
+    assert full(bench)
+
+
+def test_control_rate(so, seed, rng):
+    """Acknowledges of one and two beats beside data, the wire stalling: no gap inside a frame, none lost."""
+    bench = TxBench(so, seed, rng, latency=4)
+    acks  = [bench.packet(opcodes.RC_ACKNOWLEDGE, client=0, owner=OWNER_ACK)[1] for _ in range(200)]
+    got   = bench.frames(200)
+    assert [f.data for f in got] == acks and all(f.last - f.first + 1 == f.beats for f in got)
+    assert got[-1].last - got[0].first + 1 == sum(f.beats for f in got)
+    bench.tx.set(stall=.5)
+    sent = []
+    for n in range(200):
+        ack = rng.random() < .6
+        sent.append(bench.packet(opcodes.RC_ACKNOWLEDGE if ack else opcodes.RC_SEND_ONLY, 0 if ack else rng.randrange(600), client=0,
+            owner=OWNER_ACK if ack else 0))
+    got = [f.data for f in bench.frames(200)]
+    for owner in (0, OWNER_ACK):
+        mine = [padded(f) for r, f in sent if r["owner"] == owner]
+        assert [f for f in got if f in set(mine)] == mine
     assert full(bench)
 
 
@@ -163,6 +183,6 @@ def test_full(so, seed, rng):
 def test_parameters():
     with pytest.raises(ValueError, match="roce_beats"):
         RoCETransmit(roce_beats=256)
-    for bad in (2, 100):
+    for cls, bad in ((FrameFIFO, 2), (FrameFIFO, 100), (ControlFIFO, 3)):
         with pytest.raises(ValueError, match="depth"):
-            FrameFIFO(bad)
+            cls(bad)

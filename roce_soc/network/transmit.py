@@ -101,6 +101,50 @@ class FrameFIFO(LiteXModule):
             free.eq(free - taken + back + fetch),
         ]
 
+# ControlFIFO --------------------------------------------------------------------------------------
+
+class ControlFIFO(LiteXModule):
+    """Frames without payload, whose beats come clock after clock: they need not be whole to leave.
+
+    Parameters
+    ----------
+    depth : int
+        Beats, at least 4.
+
+    Endpoints
+    ---------
+    sink, reserve, free, source : as FrameFIFO.
+
+    Latency: 0 clocks while it is empty; one beat a clock.
+    """
+    def __init__(self, depth, dw=DATA_WIDTH):
+        if depth < 4:
+            raise ValueError(f"depth must be at least 4, not {depth!r}")
+        layout       = [("data", dw), ("lane", LANE_BITS), ("loop", 1)]
+        self.sink    = sink    = stream.Endpoint(layout)
+        self.source  = source  = stream.Endpoint(layout)
+        self.reserve = reserve = stream.Endpoint([("beats", 7)])
+        self.free    = free    = Signal(max=depth + 1, reset=depth)
+
+        # # #
+
+        self.fifo = fifo = stream.SyncFIFO(layout, depth)
+        straight  = Signal()
+        self.comb += [
+            sink.ready.eq(1),
+            reserve.ready.eq(1),
+            straight.eq(~fifo.source.valid),
+            fifo.sink.valid.eq(sink.valid & ~(straight & source.ready)),
+            fifo.sink.first.eq(sink.first),
+            fifo.sink.last.eq(sink.last),
+            fifo.sink.payload.eq(sink.payload),
+            fifo.source.ready.eq(source.ready),
+            source.valid.eq(sink.valid | fifo.source.valid),
+        ]
+        for name in ("data", "lane", "loop", "first", "last"):
+            self.comb += getattr(source, name).eq(Mux(straight, getattr(sink, name), getattr(fifo.source, name)))
+        self.sync += free.eq(free - Mux(reserve.valid, reserve.beats, 0) + (source.valid & source.ready))
+
 # SlowIntake ---------------------------------------------------------------------------------------
 
 class SlowIntake(LiteXModule):
@@ -136,7 +180,9 @@ class SlowIntake(LiteXModule):
 # RoCETransmit -------------------------------------------------------------------------------------
 
 class RoCETransmit(LiteXModule):
-    """One frame FIFO per class; control first, RoCE and slow path in turns; never starves inside a frame.
+    """A FIFO per class; control first, RoCE and slow path in turns; never starves inside a frame.
+
+    RoCE and slow path are stored whole before they leave. Control frames have no payload to wait for.
 
     Parameters
     ----------
@@ -162,10 +208,10 @@ class RoCETransmit(LiteXModule):
     pause : Signal(3), in
         CONTROL, ROCE, SLOW: no new frame of the class begins.
 
-    Latency: last beat in to first beat out 4 clocks; one beat a clock, no clock between frames.
+    Latency: last beat in to first beat out 4 clocks, control 1 clock; one beat a clock, no clock between frames.
     Errors : frames with err count in `dropped`.
     """
-    def __init__(self, roce_beats=512, control_beats=64, slow_beats=128, dw=DATA_WIDTH):
+    def __init__(self, roce_beats=512, control_beats=32, slow_beats=128, dw=DATA_WIDTH):
         if roce_beats < 4*MAX_BEATS:
             raise ValueError(f"roce_beats must be at least {4*MAX_BEATS} (4 largest frames), not {roce_beats!r}")
         # Stream Endpoints.
@@ -177,7 +223,7 @@ class RoCETransmit(LiteXModule):
         self.pause   = Signal(len(CLASSES))
         self.room, self.room_control = Signal(), Signal()
         self.dropped = Signal()
-        self.fifos   = fifos = [FrameFIFO(control_beats, dw=dw), FrameFIFO(roce_beats, dw=dw), FrameFIFO(slow_beats, False, dw)]
+        self.fifos   = fifos = [ControlFIFO(control_beats, dw), FrameFIFO(roce_beats, dw=dw), FrameFIFO(slow_beats, False, dw)]
         self.submodules += fifos
         self.slow      = SlowIntake(fifos[SLOW], dw)
         self.slow_sink = self.slow.sink
@@ -197,12 +243,13 @@ class RoCETransmit(LiteXModule):
                 fifo.reserve.valid.eq(reserve.valid & (reserve.control == control)),
                 fifo.reserve.beats.eq(reserve.beats),
                 fifo.sink.valid.eq(sink.valid & ~sink.marker & (sink.control == control)),
+                fifo.sink.first.eq(sink.first),
                 fifo.sink.last.eq(sink.last),
                 fifo.sink.data.eq(sink.data),
                 fifo.sink.lane.eq(sink.bytes - 1),
                 fifo.sink.loop.eq(sink.loop),
-                fifo.discard.eq(sink.err != 0),
             ]
+        self.comb += fifos[ROCE].discard.eq(sink.err != 0)
         self.sync += [
             sent.valid.eq(sink.valid & sink.last),
             sent.first.eq(1),

@@ -177,7 +177,8 @@ class HeaderBuilder(LiteXModule):
             g.tail.eq(size + p.length - 1),
             Case(case, {n: g.end.eq(self.packet_body + self.base[n]) for n in range(4)}),
             [getattr(g, n).eq(getattr(p, n)) for n in ("marker", "owner", "qpi", "psn")],
-            g.control.eq(p.owner == OWNER_ACK),
+            # What waits for no payload may pass the frames that do.
+            g.control.eq((p.owner == OWNER_ACK) & none),
             g.loop.eq(row.dst_mac == row.src_mac),
         ]
         self.comb += [
@@ -244,7 +245,7 @@ class RoCEEncoder(LiteXModule):
     reserve : {beats, control}, out
         One pulse a frame as it begins: its beats with ICRC.
 
-    Latency: record to first beat 6 clocks; a frame takes as many clocks as beats with its ICRC, one
+    Latency: record to first beat 7 clocks; a frame takes as many clocks as beats with its ICRC, one
         more where payload moves to lower lanes and the headers end in the first beat; stalls for payload and room only.
     Errors : err of the last beat is the first err of the payload's beats; transmit drops the frame.
     """
