@@ -90,6 +90,7 @@ def parse():
     parser.add_argument("--uart",       default="console", help="console, tcp:PORT (0 any), file:PATH, none")
     parser.add_argument("--bus-port",   default=0, type=whole, metavar="PORT", help="TCP port of the register bus, UARTBone's bytes (0: any, printed)")
     parser.add_argument("--cycles",     default=0, type=whole, metavar="N", help="end after so many clocks (0: never)")
+    parser.add_argument("--address",    default=HOST_IP, metavar="IP/LEN", help=f"of this machine on --wire tap (default {HOST_IP})")
     parser.add_argument("--pause",      default=1000, type=whole, metavar="N", help="clocks between the frames of --wire pcap")
     parser.add_argument("--seed",       default=1, type=whole, metavar="N", help="of faults and of what RAM holds at power-up; printed")
     for name, text in (("loss", "frames lost"), ("duplicate", "frames doubled"), ("reorder", "frames held behind the next"),
@@ -143,13 +144,13 @@ def main():
         print(f"SoC {build.folder} ready after {time.monotonic() - began:.0f} s, {DEFAULT_IP}; csr.json there", file=sys.stderr)
         simulation = Simulation(build, wire=wire, console=console, cycles=arguments.cycles, bus_port=arguments.bus_port, folder=folder/"run",
                                 seed=arguments.seed, quiet=False, hold=bool(arguments.link_failures))
-        simulation.start(stdin=None)
+        simulation.start(terminal=console["mode"] == "console")
         if arguments.link_failures:
             # The first attempt's own reset takes one off.
             simulation.bus.write_register("phy_fault_failures", arguments.link_failures + 1)
             simulation.bus.read_register("phy_fault_failures")
         if wire["mode"] == "tap":
-            for command in (["ip", "addr", "replace", HOST_IP, "dev", wire["tap"]], ["ip", "link", "set", wire["tap"], "up"]):
+            for command in (["ip", "addr", "replace", arguments.address, "dev", wire["tap"]], ["ip", "link", "set", wire["tap"], "up"]):
                 subprocess.run(command, check=True)
         good    = wait_end(simulation)
         figures = simulation.stop()

@@ -300,11 +300,12 @@ class Simulation:
             (self.folder/name).unlink()
         (self.folder/name).symlink_to(target)
 
-    def start(self, stdin=subprocess.DEVNULL):
-        """Starts the process; returns when its bus answers connections. Raises RuntimeError when it ends before."""
+    def start(self, terminal=False):
+        """Starts the process, on this one's terminal or on none; returns when its bus answers. Raises RuntimeError when it ends before."""
+        ends = None if terminal else subprocess.DEVNULL
         vsim = self.build.folder/"gateware"/"obj_dir"/"Vsim"
-        self.process = subprocess.Popen([str(vsim), "+verilator+rand+reset+2", f"+verilator+seed+{max(1, self.seed & 0x7fffffff)}"], cwd=self.folder, stdin=stdin,
-                                        stdout=None if stdin is None else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([str(vsim), "+verilator+rand+reset+2", f"+verilator+seed+{max(1, self.seed & 0x7fffffff)}"], cwd=self.folder, stdin=ends,
+                                        stdout=ends, stderr=subprocess.PIPE, text=True)
         threading.Thread(target=self._listen, daemon=True).start()
         with self._talk:
             while self.port is None and self.process is not None and self.process.poll() is None:
