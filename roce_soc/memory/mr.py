@@ -170,13 +170,14 @@ class MRTable(LiteXModule):
         load, waiting = Signal(), []
         for port in self.ports:
             for n, (begun, ended) in enumerate(port.phases):
-                flying, left = Signal(12), Signal(12)
+                flying, left, more, less = Signal(12), Signal(12), Signal(), Signal()
                 self.sync += [
-                    flying.eq(flying + begun - ended),
+                    more.eq(begun), less.eq(ended),
+                    flying.eq(flying + more - less),
                     If(load & (phase == n),
-                        left.eq(flying + begun - ended)
+                        left.eq(flying + more - less)
                     ).Elif(left != 0,
-                        left.eq(left - ended)
+                        left.eq(left - less)
                     ),
                 ]
                 waiting.append((phase == n + 1) & (left != 0))

@@ -56,7 +56,7 @@ class ReceiveQueues(LiteXModule):
         Flushed receives, in ring order.
     refusal : refusal_description(), out
 
-    Latency: doorbell to read command 5 clocks; last beat to wake-up 2 clocks.
+    Latency: doorbell to read command 12 clocks; last beat to wake-up 2 clocks.
     Errors : DOORBELL (no queue, other page, beyond the ring): ignored and refused. A slot that cannot be read
              is marked `err`; whoever takes it fails.
     """
@@ -72,15 +72,14 @@ class ReceiveQueues(LiteXModule):
         self.rdata    = stream.Endpoint(memory_rdata_description())
         self.port     = TakePort()
         self.wake     = stream.Endpoint([("qpi", QPI_WIDTH)])
-        self.ctl      = stream.Endpoint(rq_ctl_description())
-        self.ctl_done = Signal()
+        self.ctl, self.ctl_done = stream.Endpoint(rq_ctl_description()), Signal()
         self.cqe      = stream.Endpoint(cqe_description())
         self.refusal  = stream.Endpoint(refusal_description())
         self.ready    = Signal()
 
         # # #
 
-        # Tables. Each counter has one writer; `clear` (below) borrows all write ports for one clock.
+        # Tables. Each counter has one writer; `clear` borrows all write ports for one clock.
         self.config   = StateTable([("enable", 1), ("log2", 4), ("target", TARGET_WIDTH), ("page", 8), ("addr", 64)], n_rqs)
         self.flush    = StateTable([("mode", 2), ("qpn", 24), ("cqn", QPI_WIDTH)], n_rqs)
         self.producer = StateTable(16, n_rqs)
@@ -114,108 +113,121 @@ class ReceiveQueues(LiteXModule):
         ]
 
     def _add_doorbell(self):
-        """Two clocks: row and counters read, then judged."""
+        """Four clocks, one doorbell at a time: taken, row and counters read, distances, judged."""
         bell, bits = self.doorbell, self.bits
-        valid, queue, index, page = Signal(), Signal(16), Signal(16), Signal(8)
-        row   = self.config.read(queue[:bits])
-        head  = self.head.read(queue[:bits])
-        old   = self.producer.read(queue[:bits])
-        ahead, posted, size = Signal(16), Signal(16), Signal(16)
-        good  = Signal()
+        self.bell_trigger = stream.SyncFIFO([("index", bits)], 4)
+        queue, index, page = Signal(16), Signal(16), Signal(8)
+        stage = Signal(3)                     # one bit a clock behind the first.
+        row   = Record(self.config.layout)
+        head, old, size = Signal(16), Signal(16), Signal(16)
+        ahead, posted, mine, good = Signal(16), Signal(16), Signal(), Signal()
         self.comb += [
-            bell.ready.eq(self.ready & ~self.clear),
-            ahead.eq(index - head),
-            posted.eq(old - head),
-            size.eq(1 << row.log2),
-            good.eq(row.enable & (row.page == page) & (queue[bits:] == 0) & (ahead <= size) & (ahead >= posted)),
+            bell.ready.eq(self.ready & ~self.clear & (stage == 0) & (self.bell_trigger.level < 2)),
+            good.eq(stage[2] & mine & (ahead <= size) & (ahead >= posted)),
+            # The fetcher looks at the queue once the counter is written.
+            self.bell_trigger.sink.valid.eq(good & ~self.clear),
+            self.bell_trigger.sink.index.eq(queue),
         ]
-        self._drive(self.producer, valid & good, queue[:bits], index)
+        self._drive(self.producer, good, queue[:bits], index)
+        config_now, head_now, old_now = self.config.read(queue[:bits]), self.head.read(queue[:bits]), self.producer.read(queue[:bits])
         self.sync += [
-            If(~self.clear, valid.eq(0)),
-            If(bell.valid & bell.ready,
-                valid.eq(bell.kind == abi.DOORBELL_RQ//4),
-                queue.eq(bell.queue), index.eq(bell.index), page.eq(bell.page),
-            ),
-            self.refusal.valid.eq(valid & ~good & ~self.clear),
+            self.refusal.valid.eq(stage[2] & ~good & ~self.clear),
             self.refusal.row.eq(ERRORS["DOORBELL"].index),
             self.refusal.info.eq(Cat(index, queue)),
-        ]
-        # The fetcher looks at the queue once the counter is written.
-        self.bell_trigger = stream.SyncFIFO([("index", bits)], 4)
-        room = Signal()
-        self.comb += [
-            room.eq(self.bell_trigger.level < 2),
-            If(~room, bell.ready.eq(0)),
-            self.bell_trigger.sink.valid.eq(valid & good & ~self.clear),
-            self.bell_trigger.sink.index.eq(queue),
+            If(self.clear,   # a doorbell of the queue's former life
+                If(queue[:bits] == self.clear_index, stage.eq(0)),
+            ).Else(
+                stage.eq(stage << 1),
+                If(bell.valid & bell.ready, stage.eq(bell.kind == abi.DOORBELL_RQ//4)),
+                If(stage == 0, queue.eq(bell.queue), index.eq(bell.index), page.eq(bell.page)),
+                row.eq(config_now), head.eq(head_now), old.eq(old_now),
+                ahead.eq(index - head), posted.eq(old - head), size.eq(1 << row.log2),
+                mine.eq(row.enable & (row.page == page) & (queue[bits:] == 0)),
+            ),
         ]
 
     def _add_fetch(self):
-        """Queues with something to fetch wait in one FIFO, each at most once, and get one read a turn."""
-        bits = self.bits
-        # Triggers: a doorbell, or room that a consumed WQE made.
+        """Queues that may have something to fetch wait in one FIFO, each at most once, and get one read a turn.
+
+        Four clocks a turn, one turn a clock: popped, row and counters read, distances, read issued. A queue is
+        never in there twice.
+        """
+        bits, clear = self.bits, self.clear
+        # Triggers: a doorbell, room that a consumed WQE made, more to fetch after a turn.
         self.room_trigger = stream.SyncFIFO([("index", bits)], 8)
+        self.more_trigger = stream.SyncFIFO([("index", bits)], 8)
         self.work         = work = stream.SyncFIFO([("index", bits)], self.n_rqs, buffered=True)
         self.queued       = FlagTable(self.n_rqs)
         self.tags         = tags = stream.SyncFIFO([("tag", log2_int(READS))], READS, buffered=True)
         self.tag_info     = StateTable([("index", bits), ("slot", log2_int(CACHE_DEPTH))], READS)
         self.tag_return   = stream.Endpoint([("tag", log2_int(READS))])
+        self.rcmds        = rcmds = stream.SyncFIFO(memory_command_description(), 8)
         tag_walker        = Signal(max=READS + 1)
-
-        trigger = stream.Endpoint([("index", bits)])
-        pushing = Signal()
-        index   = Signal(bits)
+        trigger, pushing  = stream.Endpoint([("index", bits)]), Signal()
         self.comb += [
             If(self.room_trigger.source.valid,
                 self.room_trigger.source.connect(trigger),
-            ).Else(
+            ).Elif(self.bell_trigger.source.valid,
                 self.bell_trigger.source.connect(trigger),
+            ).Else(
+                self.more_trigger.source.connect(trigger),
             ),
+            trigger.ready.eq(1),
+            # A trigger that finds its queue waiting is served by that turn.
             pushing.eq(trigger.valid & ~self.queued.read(trigger.index)),
-            index.eq(work.source.index),
+            work.sink.valid.eq(pushing), work.sink.index.eq(trigger.index),
+            self.queued.set.eq(pushing), self.queued.set_adr.eq(trigger.index),
+            self.queued.clear.eq(work.source.valid & work.source.ready), self.queued.clear_adr.eq(work.source.index),
         ]
 
-        row, mode     = self.config.read(index), self.flush.read(index).mode
-        producer, fetch, head = self.producer.read(index), self.fetch.read(index), self.head.read(index)
-        left, room    = Signal(16), Signal(16)
-        slot, burst   = Signal(16), Signal(3)
-        many, go, more = Signal(), Signal(), Signal()
-        pop           = Signal()
+        v    = [Signal(name=f"turn{n}") for n in range(1, 4)]
+        idx  = [Signal(bits, name=f"turn_index{n}") for n in range(1, 4)]
+        busy = Reduce("OR", [valid & (index == work.source.index) for valid, index in zip(v, idx)])
+        row2, row3 = Record(self.config.layout), Record(self.config.layout)
+        producer2, fetch2, head2, fetch3, slot3 = (Signal(16) for _ in range(5))
+        hold2, hold3 = Signal(), Signal()
+        left, room, fill = Signal(16), Signal(16), Signal(16)
+        many, go, more, issue = Signal(), Signal(), Signal(), Signal()
+        burst = Signal(3)
+        config_now, mode_now = self.config.read(idx[0]), self.flush.read(idx[0]).mode
+        producer_now, fetch_now, head_now = self.producer.read(idx[0]), self.fetch.read(idx[0]), self.head.read(idx[0])
         self.comb += [
-            left.eq(producer - fetch),
-            room.eq(CACHE_DEPTH - (fetch - head)),
-            slot.eq(fetch & ((1 << row.log2) - 1)),
+            # Room for what is on its way: tags, commands, triggers.
+            work.source.ready.eq(~clear & ~busy & (tags.level > 4) & (rcmds.level < 4) & (self.more_trigger.level < 4)),
+            fill.eq(fetch2 - head2),
             # A burst starts at a multiple of its size, so it ends inside the ring, and must end in its page.
-            many.eq((left >= BURST) & (room >= BURST) & (slot[:2] == 0) & (row.log2 >= 2)
-                & ((row.addr[6:12] + slot[:6])[:6] <= PAGE_SLOTS - BURST)),
+            many.eq((left >= BURST) & (room >= BURST) & (slot3[:2] == 0) & (row3.log2 >= 2)
+                & ((row3.addr[6:12] + slot3[:6])[:6] <= PAGE_SLOTS - BURST)),
             burst.eq(Mux(many, BURST, 1)),
-            go.eq((left != 0) & (room != 0) & (mode != MODE_HOLD)),
+            go.eq((left != 0) & (room != 0) & ~hold3),
             more.eq((left > burst) & (room > burst)),
-            # One operation a clock: a trigger enters the FIFO, or the queue at its head takes its turn.
-            pop.eq(work.source.valid & ~pushing & ~self.clear & ((~self.rcmd.valid & tags.source.valid) | ~go)),
-            trigger.ready.eq(1),
-            work.sink.valid.eq(pushing | (pop & go & more)),
-            work.sink.index.eq(Mux(pushing, trigger.index, index)),
-            work.source.ready.eq(pop),
-            self.queued.set.eq(pushing), self.queued.set_adr.eq(trigger.index),
-            self.queued.clear.eq(pop & ~(go & more)), self.queued.clear_adr.eq(index),
-            tags.source.ready.eq(pop & go),
-            self.tag_info.we.eq(pop & go), self.tag_info.adr.eq(tags.source.tag),
-            self.tag_info.dat_w.index.eq(index), self.tag_info.dat_w.slot.eq(fetch),
+            issue.eq(v[2] & go & ~clear),
+            self.more_trigger.sink.valid.eq(issue & more), self.more_trigger.sink.index.eq(idx[2]),
+            tags.source.ready.eq(issue),
+            self.tag_info.we.eq(issue), self.tag_info.adr.eq(tags.source.tag),
+            self.tag_info.dat_w.index.eq(idx[2]), self.tag_info.dat_w.slot.eq(fetch3),
             tags.sink.valid.eq((tag_walker < READS) | self.tag_return.valid),
             tags.sink.tag.eq(Mux(tag_walker < READS, tag_walker, self.tag_return.tag)),
+            rcmds.sink.valid.eq(issue),
+            rcmds.sink.target.eq(row3.target),
+            rcmds.sink.addr.eq(row3.addr + (slot3 << 6)),
+            rcmds.sink.length.eq(burst << 6),
+            rcmds.sink.qpi.eq(idx[2]),
+            rcmds.sink.tag.eq(tags.source.tag),
+            rcmds.source.connect(self.rcmd, omit={"first", "last"}),
         ]
-        self._drive(self.fetch, pop & go, index, fetch + burst)
+        self._drive(self.fetch, issue, idx[2], fetch3 + burst)
         self.sync += [
             If(tag_walker < READS, tag_walker.eq(tag_walker + 1)),
-            If(self.rcmd.ready, self.rcmd.valid.eq(0)),
-            If(pop & go,
-                self.rcmd.valid.eq(1),
-                self.rcmd.target.eq(row.target),
-                self.rcmd.addr.eq(row.addr + (slot << 6)),
-                self.rcmd.length.eq(burst << 6),
-                self.rcmd.qpi.eq(index),
-                self.rcmd.tag.eq(tags.source.tag),
+            If(~clear,
+                Cat(*v).eq(Cat(work.source.valid & work.source.ready, v[0], v[1])),
+                idx[0].eq(work.source.index), idx[1].eq(idx[0]), idx[2].eq(idx[1]),
+                row2.eq(config_now), hold2.eq(mode_now == MODE_HOLD),
+                producer2.eq(producer_now), fetch2.eq(fetch_now), head2.eq(head_now),
+                row3.eq(row2), hold3.eq(hold2), fetch3.eq(fetch2),
+                left.eq(producer2 - fetch2),
+                room.eq(CACHE_DEPTH - fill),
+                slot3.eq(fetch2 & ((1 << row2.log2) - 1)),
             ),
         ]
 
@@ -299,6 +311,7 @@ class ReceiveQueues(LiteXModule):
         config  = self.config.read(scan)
         fetch, done, head = self.fetch.read(scan), self.done.read(scan), self.head.read(scan)
         is_write, popped, wqe = Signal(), Signal(), Record(RECV_WQE_LAYOUT)
+        settle  = Signal(3)
 
         self.fsm = fsm = FSM(reset_state="SCAN")
         fsm.act("SCAN",
@@ -319,7 +332,12 @@ class ReceiveQueues(LiteXModule):
         fsm.act("HOLD",
             self.flush.we.eq(1),
             self.flush.dat_w.mode.eq(MODE_HOLD),
-            NextState("DRAIN"),
+            NextState("SETTLE"),
+        )
+        # Turns of the fetcher that began before.
+        fsm.act("SETTLE",
+            NextValue(settle, settle + 1),
+            If(settle == 7, NextState("DRAIN"))
         )
         fsm.act("DRAIN",
             If(fetch == done, NextState("CLEAR"))
@@ -339,9 +357,7 @@ class ReceiveQueues(LiteXModule):
         )
         fsm.act("FLUSH-ON",
             self.flush.we.eq(1),
-            self.flush.dat_w.mode.eq(MODE_FLUSH),
-            self.flush.dat_w.qpn.eq(ctl.qpn),
-            self.flush.dat_w.cqn.eq(ctl.cqn),
+            self.flush.dat_w.mode.eq(MODE_FLUSH), self.flush.dat_w.qpn.eq(ctl.qpn), self.flush.dat_w.cqn.eq(ctl.cqn),
             ctl.ready.eq(1),
             self.ctl_done.eq(1),
             NextState("SCAN"),
@@ -370,16 +386,9 @@ class ReceiveQueues(LiteXModule):
             self.clear_index.eq(scan),
             self.flush.adr.eq(scan),
             self.config.adr.eq(scan),
-            self.config.dat_w.enable.eq(write.enable),
-            self.config.dat_w.log2.eq(write.log2),
-            self.config.dat_w.target.eq(write.target),
-            self.config.dat_w.page.eq(write.page),
-            self.config.dat_w.addr.eq(write.addr),
-            cqe.cqn.eq(row.cqn),
-            cqe.wr_id.eq(wqe.wr_id),
-            cqe.qpn.eq(row.qpn),
-            cqe.status.eq(ERRORS["FLUSH"].local_status),
-            cqe.vendor_err.eq(ERRORS["FLUSH"].index),
+            [getattr(self.config.dat_w, name).eq(getattr(write, name)) for name, _ in self.config.layout],
+            cqe.cqn.eq(row.cqn), cqe.wr_id.eq(wqe.wr_id), cqe.qpn.eq(row.qpn),
+            cqe.status.eq(ERRORS["FLUSH"].local_status), cqe.vendor_err.eq(ERRORS["FLUSH"].index),
             cqe.opcode.eq(WC_RECV),
             cqe.slot.eq(head & ((1 << config.log2) - 1)),
             cqe.solicited.eq(1),

@@ -175,6 +175,7 @@ class RoCEReply(LiteXModule):
                     self.push.eq(1),
                 ).Else(
                     new.loading.eq(0), new.active.eq(1), self._start(self.loaded, op.index, op.again),
+                    If(op.again, new.again.eq(old.again & ~(1 << op.index[:4]))),
                     If(op.room, self.emit.eq(1)).Else(self.push.eq(1)),
                 )],
             OP_TURN:   self._turn(),
@@ -191,11 +192,11 @@ class RoCEReply(LiteXModule):
 
     def _add_packet(self, entry):
         """The READ that a packet is made of: accepted or loaded just now, or under way; and the next to load."""
-        old, op, record, ring = self.old, self.op, self.record, self.ring
+        old, new, op, ring = self.old, self.new, self.op, self.ring
         self.emit  = Signal()
         self.cur   = cur = Record(READ_LAYOUT + [("first", 1), ("turning", 1)])
         self.size, self.last, self.waiting = Signal(13), Signal(), Signal()
-        pmtu, oldest, bits = Signal(13), Signal(READ_INDEX_WIDTH), Signal(MAX_READS)
+        pmtu = Signal(13)
         names = [name for name, _ in READ_LAYOUT]
         self.comb += [
             [getattr(cur, name).eq(getattr(old, f"r_{name}")) for name in names + ["first", "turning"]],
@@ -207,18 +208,10 @@ class RoCEReply(LiteXModule):
             pmtu.eq(128 << cur.pmtu),
             self.last.eq(cur.length <= pmtu),
             self.size.eq(Mux(self.last, cur.length, pmtu)),
-            self.waiting.eq((old.next != old.accepted) | (old.again != 0)),
+            self.waiting.eq((old.next != old.accepted) | (new.again != 0)),
         ]
-        # Oldest READ to be answered again: first set bit behind the newest entry, which is the oldest's place.
-        self.comb += [bits[n].eq(old.again >> (old.accepted + n)[:4]) for n in range(MAX_READS)]
-        chain = [oldest.eq(old.accepted - 1)]
-        for n in reversed(range(MAX_READS - 1)):
-            chain = [If(bits[n], oldest.eq(old.accepted + MAX_READS + n)).Else(*chain)]
-        self.comb += chain
-        self.oldest = oldest
         self.comb += [
-            ring.load.eq(self.load), ring.load_again.eq(old.again != 0),
-            ring.load_index.eq(Mux(old.again != 0, oldest, old.next)),
+            ring.load.eq(self.load), ring.load_again.eq(new.again), ring.load_next.eq(old.next), ring.load_accepted.eq(old.accepted),
         ]
 
     def _emit(self):
@@ -259,7 +252,7 @@ class RoCEReply(LiteXModule):
         """Statements: the next READ is loaded; the QP's turn comes with it."""
         old, new = self.old, self.new
         return [self.load.eq(1), new.loading.eq(1), new.queued.eq(1), self.push.eq(0),
-                If(old.again != 0, new.again.eq(old.again & ~(1 << self.oldest[:4]))).Else(new.next.eq(old.next + 1))]
+                If(new.again == 0, new.next.eq(old.next + 1))]
 
     def _queue(self):
         """Statements: the QP has something to send."""

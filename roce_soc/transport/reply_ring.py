@@ -40,8 +40,9 @@ class ReadRing(LiteXModule):
         Counters of a QP as an operation leaves them.
     write, entry, entry_index; write_repeat, repeat, repeat_index : in
         Entries of the QP `op_qpi`.
-    load, load_again, load_index : in
-        Read an entry of `op_qpi`; loaded_* follows three clocks later, valid one clock.
+    load, load_again, load_next, load_accepted : in
+        Read an entry of `op_qpi`: the oldest of the bits of load_again, else load_next; loaded_* follows four
+        clocks later, valid one clock.
     found, index, hit : out
         The sink's READ is covered by entry `index`; held until `taken`.
     missed : out, pulse
@@ -53,7 +54,8 @@ class ReadRing(LiteXModule):
         self.accepted, self.saved = Signal(READ_INDEX_WIDTH), Signal(READ_INDEX_WIDTH)
         self.write, self.entry, self.entry_index = Signal(), Record(READ_LAYOUT), Signal(READ_INDEX_WIDTH)
         self.write_repeat, self.repeat, self.repeat_index = Signal(), Record(REPEAT_LAYOUT), Signal(READ_INDEX_WIDTH)
-        self.load, self.load_again, self.load_index = Signal(), Signal(), Signal(READ_INDEX_WIDTH)
+        self.load, self.load_again = Signal(), Signal(MAX_READS)
+        self.load_next, self.load_accepted = Signal(READ_INDEX_WIDTH), Signal(READ_INDEX_WIDTH)
         self.loaded_valid, self.loaded_qpi = Signal(), Signal(QPI_WIDTH)
         self.loaded_again, self.loaded_index, self.loaded = Signal(), Signal(READ_INDEX_WIDTH), Record(READ_LAYOUT)
         self.found, self.index, self.hit = Signal(), Signal(READ_INDEX_WIDTH), Record(READ_LAYOUT)
@@ -82,11 +84,21 @@ class ReadRing(LiteXModule):
             ports.append(read)
         self.ports = ports
 
-        # Load: 1 address, 2 data, 3 here.
-        load1 = Record([("valid", 1), ("again", 1), ("qpi", QPI_WIDTH), ("index", READ_INDEX_WIDTH)])
-        load2 = Record(load1.layout)
+        # Load: 0 choice, 1 address, 2 data, 3 here. Oldest entry: first set bit behind the newest one.
+        load0  = Record([("valid", 1), ("again", MAX_READS), ("qpi", QPI_WIDTH), ("next", READ_INDEX_WIDTH), ("accepted", READ_INDEX_WIDTH)])
+        load1  = Record([("valid", 1), ("again", 1), ("qpi", QPI_WIDTH), ("index", READ_INDEX_WIDTH)])
+        load2  = Record(load1.layout)
+        oldest, bits_set = Signal(READ_INDEX_WIDTH), Signal(MAX_READS)
+        self.comb += [bits_set[n].eq(load0.again >> (load0.accepted + n)[:4]) for n in range(MAX_READS)]
+        chain = [oldest.eq(load0.accepted - 1)]
+        for n in reversed(range(MAX_READS - 1)):
+            chain = [If(bits_set[n], oldest.eq(load0.accepted + MAX_READS + n)).Else(*chain)]
+        self.comb += chain
         self.sync += [
-            load1.valid.eq(self.load), load1.again.eq(self.load_again), load1.qpi.eq(self.op_qpi), load1.index.eq(self.load_index),
+            load0.valid.eq(self.load), load0.again.eq(self.load_again), load0.qpi.eq(self.op_qpi),
+            load0.next.eq(self.load_next), load0.accepted.eq(self.load_accepted),
+            load1.valid.eq(load0.valid), load1.again.eq(load0.again != 0), load1.qpi.eq(load0.qpi),
+            load1.index.eq(Mux(load0.again != 0, oldest, load0.next)),
             load2.eq(load1),
             self.loaded_valid.eq(load2.valid), self.loaded_again.eq(load2.again), self.loaded_qpi.eq(load2.qpi),
             self.loaded_index.eq(load2.index),
