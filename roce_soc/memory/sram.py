@@ -66,60 +66,62 @@ class RoCESRAM(LiteXModule):
         self.hub.add_port(port)
 
     def do_finalize(self):
-        dw, size, base, bus, write = self.dw, self.size, self.base, self.bus, self.write
-        reads   = self.reads or [MemoryReadPort(dw)]
-        n_reads = len(reads)
-
-        words      = size//DATA_BYTES
-        bits       = log2_int(words)
-        self.memory = memory = Memory(dw, words)
-        ram_write  = memory.get_port(write_capable=True, we_granularity=8)
-        ram_read   = memory.get_port(has_re=True, mode=READ_FIRST)
-        self.specials += memory, ram_write, ram_read
-
-        def word(addr):
-            return addr[6:6 + bits]
-
-        def outside(addr):
-            return addr[6 + bits:] != base >> (6 + bits)
+        self.reads  = self.reads or [MemoryReadPort(self.dw)]
+        words       = self.size//DATA_BYTES
+        self.bits   = log2_int(words)
+        self.memory = memory = Memory(self.dw, words)
+        self.ram_write = memory.get_port(write_capable=True, we_granularity=8)
+        self.ram_read  = memory.get_port(has_re=True, mode=READ_FIRST)
+        self.specials += memory, self.ram_write, self.ram_read
 
         # Bus: one access at a time.
-        lanes      = dw//BUS_WIDTH
-        lane_bits  = log2_int(lanes)
-        access     = Signal()
-        bus_write  = Signal()
-        bus_read   = Signal()
-        bus_wait   = Signal()       # a read is under way.
+        bus       = self.bus
+        access    = Signal()
+        self.bus_write, self.bus_read = Signal(), Signal()
+        self.bus_wait  = Signal()       # a read is under way.
+        self.bus_lanes = self.dw//BUS_WIDTH
+        lane_bits      = log2_int(self.bus_lanes)
+        self.bus_lane, self.bus_word = bus.adr[:lane_bits], bus.adr[lane_bits:lane_bits + self.bits]
         self.comb += [
-            access.eq(bus.cyc & bus.stb & ~bus.ack & ~bus_wait),
-            bus_write.eq(access & bus.we),
-            bus_read.eq(access & ~bus.we),
+            access.eq(bus.cyc & bus.stb & ~bus.ack & ~self.bus_wait),
+            self.bus_write.eq(access & bus.we),
+            self.bus_read.eq(access & ~bus.we),
         ]
+        self._add_write()
+        self._add_read()
 
-        # Write: a command is taken while the last beat of the one before is written.
-        w_open, w_err      = Signal(), Signal()
-        w_adr, w_tag       = Signal(bits), Signal(TAG_WIDTH)
-        w_beat, w_last     = Signal(), Signal()
+    def _word(self, addr):
+        return addr[6:6 + self.bits]
+
+    def _outside(self, addr):
+        return addr[6 + self.bits:] != self.base >> (6 + self.bits)
+
+    def _add_write(self):
+        """A command is taken while the last beat of the one before is written; the bus comes first."""
+        bus, write, ram     = self.bus, self.write, self.ram_write
+        w_open, w_err       = Signal(), Signal()
+        w_adr, w_tag        = Signal(self.bits), Signal(TAG_WIDTH)
+        w_beat, w_last      = Signal(), Signal()
         self.comb += [
-            write.wdata.ready.eq(w_open & ~bus_write),
+            write.wdata.ready.eq(w_open & ~self.bus_write),
             w_beat.eq(write.wdata.valid & write.wdata.ready),
             w_last.eq(w_beat & write.wdata.last),
             write.wcmd.ready.eq(~w_open | w_last),
-            ram_write.adr.eq(Mux(bus_write, bus.adr[lane_bits:lane_bits + bits], w_adr)),
-            ram_write.dat_w.eq(Mux(bus_write, Replicate(bus.dat_w, lanes), write.wdata.data)),
-            If(bus_write,
-                Case(bus.adr[:lane_bits], {n: ram_write.we[4*n:4*n + 4].eq(bus.sel) for n in range(lanes)}),
+            ram.adr.eq(Mux(self.bus_write, self.bus_word, w_adr)),
+            ram.dat_w.eq(Mux(self.bus_write, Replicate(bus.dat_w, self.bus_lanes), write.wdata.data)),
+            If(self.bus_write,
+                Case(self.bus_lane, {n: ram.we[4*n:4*n + 4].eq(bus.sel) for n in range(self.bus_lanes)}),
             ).Elif(w_beat & ~w_err,
-                ram_write.we.eq(write.wdata.be),
+                ram.we.eq(write.wdata.be),
             ),
         ]
         self.sync += [
             If(w_beat, w_adr.eq(w_adr + 1)),
             If(write.wcmd.ready,
                 w_open.eq(write.wcmd.valid),
-                w_adr.eq(word(write.wcmd.addr)),
+                w_adr.eq(self._word(write.wcmd.addr)),
                 w_tag.eq(write.wcmd.tag),
-                w_err.eq(outside(write.wcmd.addr)),
+                w_err.eq(self._outside(write.wcmd.addr)),
             ),
             write.wack.valid.eq(w_last),
             write.wack.last.eq(1),
@@ -127,35 +129,43 @@ class RoCESRAM(LiteXModule):
             write.wack.err.eq(Mux(w_err, MEM_NO_ADDRESS, MEM_OK)),
         ]
 
-        # Read: each port runs one command at a time, the ports take turns beat by beat, the bus first.
-        layout = [("open", 1), ("err", 1), ("last", 1), ("adr", bits), ("left", BEATS_WIDTH), ("tag", TAG_WIDTH)]
-        states = [Record(layout) for _ in reads]
-        grants = [Signal(name=f"grant{n}") for n in range(n_reads)]
-        turn   = Signal(max=max(n_reads, 2))
-        choose = {}
+    def _add_read(self):
+        """Each port runs one command at a time; the ports take turns beat by beat, the bus comes first."""
+        bus, reads, ram = self.bus, self.reads, self.ram_read
+        n_reads = len(reads)
+        layout  = [("open", 1), ("err", 1), ("last", 1), ("adr", self.bits), ("left", BEATS_WIDTH), ("tag", TAG_WIDTH)]
+        states  = [Record(layout) for _ in reads]
+        grants  = [Signal(name=f"grant{n}") for n in range(n_reads)]
+        turn    = Signal(max=max(n_reads, 2))
+        choose  = {}
         for first in range(n_reads):
             branch = None
             for n in [(first + i) % n_reads for i in range(n_reads)]:
                 branch = If(states[n].open, grants[n].eq(1)) if branch is None else branch.Elif(states[n].open, grants[n].eq(1))
             choose["default" if first == n_reads - 1 else first] = branch
-        self.comb += If(~bus_read, Case(turn, choose))
-        pipe   = [Record([("port", n_reads), ("bus", 1), ("err", 1), ("last", 1), ("tag", TAG_WIDTH)]) for _ in range(2)]
-        lane   = Signal(lane_bits)
-        q      = Signal(dw)
+        pipe = [Record([("port", n_reads), ("bus", 1), ("err", 1), ("last", 1), ("tag", TAG_WIDTH)]) for _ in range(2)]
+        lane = Signal(len(self.bus_lane))
+        q    = Signal(self.dw)
         self.comb += [
-            ram_read.re.eq(1),
-            ram_read.adr.eq(bus.adr[lane_bits:lane_bits + bits]),
+            If(~self.bus_read, Case(turn, choose)),
+            ram.re.eq(1),
+            ram.adr.eq(self.bus_word),
         ]
         self.sync += [
             pipe[0].port.eq(Cat(*grants)),
-            pipe[0].bus.eq(bus_read),
+            pipe[0].bus.eq(self.bus_read),
             pipe[1].eq(pipe[0]),
         ]
         for n, (port, state) in enumerate(zip(reads, states)):
             self.comb += [
                 state.last.eq(state.left == 1),
                 port.rcmd.ready.eq(~state.open | (grants[n] & state.last)),
-                If(grants[n], ram_read.adr.eq(state.adr)),
+                If(grants[n], ram.adr.eq(state.adr)),
+                port.rdata.valid.eq(pipe[1].port[n]),
+                port.rdata.last.eq(pipe[1].last),
+                port.rdata.tag.eq(pipe[1].tag),
+                port.rdata.err.eq(Mux(pipe[1].err, MEM_NO_ADDRESS, MEM_OK)),
+                port.rdata.data.eq(q),
             ]
             self.sync += [
                 If(grants[n],
@@ -168,25 +178,18 @@ class RoCESRAM(LiteXModule):
                 ),
                 If(port.rcmd.ready,
                     state.open.eq(port.rcmd.valid),
-                    state.err.eq(outside(port.rcmd.addr)),
-                    state.adr.eq(word(port.rcmd.addr)),
+                    state.err.eq(self._outside(port.rcmd.addr)),
+                    state.adr.eq(self._word(port.rcmd.addr)),
                     state.left.eq(beats_of(port.rcmd)),
                     state.tag.eq(port.rcmd.tag),
                 ),
             ]
-            self.comb += [
-                port.rdata.valid.eq(pipe[1].port[n]),
-                port.rdata.last.eq(pipe[1].last),
-                port.rdata.tag.eq(pipe[1].tag),
-                port.rdata.err.eq(Mux(pipe[1].err, MEM_NO_ADDRESS, MEM_OK)),
-                port.rdata.data.eq(q),
-            ]
         self.sync += [
-            If(bus_read, pipe[0].err.eq(0)),
+            If(self.bus_read, pipe[0].err.eq(0)),
             # The RAM's output register; the data of an error is zero.
-            If(pipe[0].port | pipe[0].bus, q.eq(Mux(pipe[0].err, 0, ram_read.dat_r))),
-            If(bus_read, lane.eq(bus.adr[:lane_bits])),
-            bus_wait.eq(bus_read | (bus_wait & ~pipe[1].bus)),
-            bus.ack.eq((bus_write | pipe[1].bus) & bus.cyc & bus.stb),
-            Case(lane, {n: bus.dat_r.eq(q[BUS_WIDTH*n:BUS_WIDTH*(n + 1)]) for n in range(lanes)}),
+            If(pipe[0].port | pipe[0].bus, q.eq(Mux(pipe[0].err, 0, ram.dat_r))),
+            If(self.bus_read, lane.eq(self.bus_lane)),
+            self.bus_wait.eq(self.bus_read | (self.bus_wait & ~pipe[1].bus)),
+            bus.ack.eq((self.bus_write | pipe[1].bus) & bus.cyc & bus.stb),
+            Case(lane, {n: bus.dat_r.eq(q[BUS_WIDTH*n:BUS_WIDTH*(n + 1)]) for n in range(self.bus_lanes)}),
         ]
