@@ -143,7 +143,7 @@ class RoCECore(LiteXModule):
 
         # Commands and events.
         for side, ctl, done in (("responder", responder.ctl, responder.ctl_done), ("requester", send.requester.ctl, send.requester.ctl_done),
-                                ("requester", send.completer.ctl, send.walker.ctl_done)):
+                                ("requester", send.completer.ctl, send.walker.ctl_done), ("completion", cq.ctl, cq.ctl_done)):
             owner = command.get_owner(side)
             self.comb += [owner.ctl.connect(ctl), owner.done.eq(done)]
         self.port_event = eq.get_port()

@@ -7,7 +7,7 @@ from migen import *
 
 from roce_soc import abi
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, connection_layout
-from roce_soc.qp.command import TRANSITIONS, CommandPort
+from roce_soc.qp.command import SIDES, TRANSITIONS, CommandPort
 from roce_soc.qp.context import QPContext
 from sim.harness import Sim, build
 
@@ -23,7 +23,7 @@ class Commands(LiteXModule):
         self.command  = CommandPort(self.context, n_mrs=64, n_cqs=8, n_rqs=8, capability=[7, 8, 9], timeout=500)
         self.box0, self.box1 = self.command.get_mailbox(), self.command.get_mailbox()
         self.fatal    = self.command.get_fatal()
-        self.owners   = {"responder": self.command.get_owner("responder"), "requester": self.command.get_owner("requester")}
+        self.owners   = {side: self.command.get_owner(side) for side in SIDES}
         self.banks    = []
         for box in (self.box0, self.box1):
             bank = csr_bus.CSRBank(box.get_csrs(), bus=csr_bus.Interface(data_width=32, address_width=14))
@@ -49,7 +49,7 @@ def so():
 class Bench:
     def __init__(self, so):
         self.sim = sim = Sim(so, seed=1)
-        self.ctl = {side: sim.sink(f"{side}_ctl") for side in ("responder", "requester")}
+        self.ctl = {side: sim.sink(f"{side}_ctl") for side in SIDES}
         self.event, self.mr, self.cq, self.fatal = sim.sink("event"), sim.sink("mr"), sim.sink("cq"), sim.source("fatal")
         self.answers, self.seq, self.started = True, 0, {}
         sim.reset()
@@ -124,7 +124,7 @@ def test_life(so):
     code, _, order = bench.modify(abi.QP_ERR)
     assert code == abi.CODE_OK and [o[:2] + o[4:] for o in order] == [("responder", CTL_ERR, abi.QP_ERR), ("requester", CTL_ERR, abi.QP_ERR)]
     code, _, order = bench.modify(abi.QP_RESET)
-    assert code == abi.CODE_OK and [o[:2] for o in order] == [("requester", CTL_RESET), ("responder", CTL_RESET)]
+    assert code == abi.CODE_OK and [o[:2] for o in order] == [("requester", CTL_RESET), ("responder", CTL_RESET), ("completion", CTL_RESET)]
     assert bench.row(3)["state"] == abi.QP_RESET
 
 

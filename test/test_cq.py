@@ -31,7 +31,7 @@ def so():
     cq, eq = top.cq, top.eq
     return build(top, {
         **{f"cqe{i}": port for i, port in enumerate(top.ports)}, "event": top.other, "cqwrite": cq.write, "eqwrite": eq.write,
-        "bell": cq.doorbell, "eqbell": eq.doorbell, "refusal": cq.refusal, "ready": cq.ready, "causes": eq.causes,
+        "ctl": cq.ctl, "drained": cq.ctl_done, "bell": cq.doorbell, "eqbell": eq.doorbell, "refusal": cq.refusal, "ready": cq.ready, "causes": eq.causes,
         "cw_wcmd": cq.wcmd, "cw_wdata": cq.wdata, "cw_wack": cq.wack, "ew_wcmd": eq.wcmd, "ew_wdata": eq.wdata, "ew_wack": eq.wack}, name="cq")
 
 
@@ -115,6 +115,25 @@ def test_overflow(so):
     bench.post(1, 99)
     bench.sim.step(60)
     assert [e["wr_id"] for e in bench.poll()] == [99]
+
+
+@pytest.mark.parametrize("memory", [IDEAL, SLOW])
+def test_drain(so, memory):
+    """A control operation is done when all that the clients held before it is in memory, while one of them goes on."""
+    bench, ctl = Bench(so, log2=8, **memory), None
+    ctl = bench.sim.source("ctl")
+    for turn in range(4):
+        for i in range(20):
+            bench.post(0, turn*100 + i)
+        for i in range(100):
+            bench.post(1, 10**6)
+        ctl.send(qpi=1, op=0)
+        bench.sim.wait("drained", 1, max_cycles=100_000)
+        assert bench.cqe[1].pending, "the busy client was waited for"
+        assert [e["wr_id"] for e in bench.poll() if e["wr_id"] < 10**6] == [turn*100 + i for i in range(20)]
+        bench.sim.drain(max_cycles=200_000)
+        bench.poll()
+        bench.consume()
 
 
 def test_arming(so):

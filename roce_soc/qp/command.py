@@ -27,10 +27,10 @@ TRANSITIONS = {
     (abi.QP_SQD,   abi.QP_SQD):  ("row",),
     (abi.QP_SQD,   abi.QP_RTS):  ("row", ("requester", CTL_RESUME)),
 }
-TRANSITIONS.update({(state, abi.QP_RESET): ("row", ("requester", CTL_RESET), ("responder", CTL_RESET)) for state in range(7)})
+TRANSITIONS.update({(state, abi.QP_RESET): ("row", ("requester", CTL_RESET), ("responder", CTL_RESET), ("completion", CTL_RESET)) for state in range(7)})
 TRANSITIONS.update({(state, abi.QP_ERR): ("row", ("responder", CTL_ERR), ("requester", CTL_ERR)) for state in range(1, 7)})
 
-SIDES = ("responder", "requester")
+SIDES = ("responder", "requester", "completion")
 
 
 # CommandMailbox -----------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class CommandPort(LiteXModule):
     get_fatal() : event_description(), in
         QPs that failed: type EVENT_QP_*, queue = QP index, info = row of errors.py.
     get_owner(side) : `ctl` out, `done` in
-        Owners of rows; side "responder" or "requester". All owners of a side get each of its operations in turn,
+        Owners of rows; side "responder", "requester" or, what their completions pass last, "completion". All owners of a side get each of its operations in turn,
         in the order of these calls, CTL_START in the reverse order.
     event : event_description(), out
         Fatal events, after the QP's state is ERR.

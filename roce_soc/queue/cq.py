@@ -12,13 +12,15 @@ from litex.soc.interconnect import stream
 
 from roce_soc import abi
 from roce_soc.common import (
-    DATA_BYTES, QPI_WIDTH, TARGET_WIDTH, cqe_description, doorbell_description, event_description,
+    DATA_BYTES, QPI_WIDTH, TARGET_WIDTH, cqe_description, ctl_description, doorbell_description, event_description,
     memory_command_description, memory_wack_description, memory_wdata_description, refusal_description,
     ring_write_description)
 from roce_soc.errors import ERRORS
 
-OP_WRITE, OP_CONSUMER, OP_ARM, OP_CQE = range(4)
+OP_WRITE, OP_CONSUMER, OP_ARM, OP_CQE, OP_MARK = range(5)
 WRITES_OUTSTANDING = 16
+# A client holds at most so many completions, and shows each within so many clocks.
+CLIENT_HOLDS, CLIENT_SHOWS = 31, 7
 
 
 def cqe_bits(cqe, phase):
@@ -54,6 +56,8 @@ class CompletionQueues(LiteXModule):
         Geometry from the command port; resets the queue's indices.
     doorbell : doorbell_description(), in
         Kinds CQ (consumer index, free running 16 bits) and CQ_ARM (low 15 bits of it, bit 15: solicited only).
+    ctl : ctl_description(), in; ctl_done : pulse, out
+        Done when every completion that a client held is in memory: behind the RESET of a QP none of it comes any more.
     wcmd, wdata, wack : memory write port
         One 32-byte write a CQE.
     event : event_description(), out
@@ -76,6 +80,8 @@ class CompletionQueues(LiteXModule):
         self.wack     = stream.Endpoint(memory_wack_description())
         self.event    = stream.Endpoint(event_description())
         self.refusal  = stream.Endpoint(refusal_description())
+        self.ctl      = stream.Endpoint(ctl_description())
+        self.ctl_done = Signal()
         self.ready    = Signal()
 
     def get_port(self):
@@ -99,7 +105,7 @@ class CompletionQueues(LiteXModule):
         self.comb += self.ready.eq(walker[-1])
 
         # Stage A: geometry first, then doorbells, then completions round robin.
-        op_layout = [("kind", 2), ("cqn", bits), ("known", 1), ("page", 8), ("index", 16), ("geometry", len(row.raw_bits())),
+        op_layout = [("kind", 3), ("cqn", bits), ("known", 1), ("page", 8), ("index", 16), ("geometry", len(row.raw_bits())),
             ("cqe", len(Record(cqe_description().payload_layout).raw_bits()))]
         a, b, c   = Record(op_layout), Record(op_layout), Record(op_layout)
         a_valid, b_valid, c_valid = Signal(), Signal(), Signal()
@@ -115,7 +121,7 @@ class CompletionQueues(LiteXModule):
         granted_valid = Signal()
         self.comb += Case(rr.grant, {i: [granted_valid.eq(s.valid), granted.raw_bits().eq(Cat(*[getattr(s, n) for n, _ in cqe_description().payload_layout]))]
             for i, s in enumerate(self.sinks)})
-        doorbell = self.doorbell
+        doorbell, drained = self.doorbell, Signal()
         self.comb += [
             hazard.eq((b_valid & (b.cqn == a.cqn)) | (c_valid & (c.cqn == a.cqn))),
             go.eq(self.ready & a_valid & room & ~hazard),
@@ -130,6 +136,10 @@ class CompletionQueues(LiteXModule):
                 a.cqn.eq(self.write.index),
                 a.known.eq(1),
                 self.write.ready.eq(go),
+            ).Elif(self.ctl.valid & drained,
+                a_valid.eq(1),
+                a.kind.eq(OP_MARK),
+                self.ctl.ready.eq(go),
             ).Elif(doorbell.valid,
                 a_valid.eq(1),
                 a.kind.eq(Mux(doorbell.kind == abi.DOORBELL_CQ_ARM//4, OP_ARM, OP_CONSUMER)),
@@ -145,8 +155,9 @@ class CompletionQueues(LiteXModule):
                 [If(rr.grant == i, s.ready.eq(go & s.valid)) for i, s in enumerate(self.sinks)],
             ),
             # The grant moves on after each completion, and looks for a client while it has none.
-            rr.ce.eq(~self.write.valid & ~doorbell.valid & (go | ~granted_valid)),
+            rr.ce.eq(~self.write.valid & ~(self.ctl.valid & drained) & ~doorbell.valid & (go | ~granted_valid)),
         ]
+        self._add_drain(drained)
         self.sync += [b_valid.eq(go), b.eq(a), c_valid.eq(b_valid), c.eq(b)]
 
         # Stage C: the row is here.
@@ -156,7 +167,7 @@ class CompletionQueues(LiteXModule):
         full, usable, solicited, fire = Signal(), Signal(), Signal(), Signal()
         beyond, beyond_solicited      = Signal(15), Signal(15)
         self.sync += q.raw_bits().eq(rd.dat_r)
-        out_layout = [("write", 1), ("target", TARGET_WIDTH), ("addr", 64), ("cqe", 256), ("fire", 1), ("type", 8), ("cqn", bits)]
+        out_layout = [("write", 1), ("mark", 1), ("target", TARGET_WIDTH), ("addr", 64), ("cqe", 256), ("fire", 1), ("type", 8), ("cqn", bits)]
         self.out   = out = stream.SyncFIFO(out_layout, 8)
         mask       = Signal(16)
         bad_bell, lost = Signal(), Signal()
@@ -198,6 +209,7 @@ class CompletionQueues(LiteXModule):
                             new.solicited_only.eq(c.index[15]),
                         ).Else(bad_bell.eq(1)),
                     ],
+                    OP_MARK: [out.sink.valid.eq(1), out.sink.mark.eq(1)],
                     OP_CQE: [
                         If(usable & ~full,
                             fire.eq(q.armed & (solicited | ~q.solicited_only)),
@@ -229,9 +241,24 @@ class CompletionQueues(LiteXModule):
         ]
         self._do_write(out, bits)
 
+    def _add_drain(self, drained):
+        """What each client held when `ctl` came has been taken: it was idle for a while since, or has given all it can hold."""
+        over = []
+        for sink in self.sinks:
+            given, idle, empty = Signal(max=CLIENT_HOLDS + 1), Signal(max=CLIENT_SHOWS + 1), Signal()
+            self.sync += If(~self.ctl.valid | self.ctl.ready,
+                given.eq(0), idle.eq(0), empty.eq(0),
+            ).Else(
+                If(sink.valid, idle.eq(0)).Elif(idle != CLIENT_SHOWS, idle.eq(idle + 1)),
+                If(sink.valid & sink.ready & (given != CLIENT_HOLDS), given.eq(given + 1)),
+                If((idle == CLIENT_SHOWS) | (given == CLIENT_HOLDS), empty.eq(1)),
+            )
+            over.append(empty)
+        self.comb += [drained.eq(Reduce("AND", over)) if over else drained.eq(1)]
+
     def _do_write(self, out, bits):
         """Issues each write as command and beat together; the event follows the acknowledge."""
-        self.acks = acks = stream.SyncFIFO([("write", 1), ("fire", 1), ("type", 8), ("cqn", bits)], WRITES_OUTSTANDING)
+        self.acks = acks = stream.SyncFIFO([("write", 1), ("mark", 1), ("fire", 1), ("type", 8), ("cqn", bits)], WRITES_OUTSTANDING)
         # Events wait here so that acknowledges are always taken.
         self.events = events = stream.SyncFIFO(event_description(), 2*WRITES_OUTSTANDING)
         cmd_done, data_done = Signal(), Signal()
@@ -257,7 +284,7 @@ class CompletionQueues(LiteXModule):
             take.eq(item.valid & acks.sink.ready & (self.events.level <= WRITES_OUTSTANDING) & (~item.write | (cmd_ok & data_ok))),
             item.ready.eq(take),
             acks.sink.valid.eq(take),
-            [getattr(acks.sink, n).eq(getattr(item, n)) for n in ("write", "fire", "type", "cqn")],
+            [getattr(acks.sink, n).eq(getattr(item, n)) for n in ("write", "mark", "fire", "type", "cqn")],
         ]
         self.sync += If(take,
             cmd_done.eq(0), data_done.eq(0), tag.eq(tag + item.write),
@@ -269,6 +296,7 @@ class CompletionQueues(LiteXModule):
             self.wack.ready.eq(1),
             pop.eq(acks.source.valid & (~acks.source.write | self.wack.valid)),
             acks.source.ready.eq(pop),
+            self.ctl_done.eq(pop & acks.source.mark),
             failed.eq(acks.source.write & (self.wack.err != 0)),
             events.sink.valid.eq(pop & (acks.source.fire | failed)),
             events.sink.type.eq(Mux(failed, abi.EVENT_CQ_ERR, acks.source.type)),
