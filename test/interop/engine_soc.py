@@ -4,6 +4,7 @@
 The firmware brings the link and the queue pairs up, the slow path's hardware answers ARP, and the bus
 socket carries rings, doorbells and completions.
 """
+import logging
 import shutil
 import socket
 import time
@@ -39,6 +40,7 @@ class SoCEngine(VerbsEngine):
         if missing:
             raise EngineUnavailable(f"the SoC's simulation needs {' '.join(missing)} (sim/roce_sim.py installs them)")
         say("building the SoC's simulation where it is not in build/sim yet (minutes)")
+        logging.disable(logging.INFO)
         build = build_soc()
         self.logs, self.wire, self.figures = logs, str(sockets/"soc.wire"), {}
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -100,6 +102,20 @@ class SoCEngine(VerbsEngine):
         return [self.socket]
 
     # Software -------------------------------------------------------------------------------------
+    # The wire is faster than the bus: what a frame of the guest will need must be there before it is sent.
+
+    def _landed(self):
+        """Return once every earlier write over the bus has been done: a read behind them says so."""
+        bus = self.simulation.bus
+        bus.read_words(bus.region("control_ram"), 1)
+
+    def write(self, va, data):
+        super().write(va, data)
+        self._landed()
+
+    def post_receive(self, qpn, wr_id, va, length, lkey):
+        super().post_receive(qpn, wr_id, va, length, lkey)
+        self._landed()
 
     def connect(self, qpn, remote):
         try:

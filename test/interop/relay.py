@@ -19,6 +19,7 @@ AFTER_LAST   = 0.003   # ... once the last frame of its message is out.
 AFTER_REPLY  = 0.005   # ... once it answered a call (rxe sends from a work queue).
 IN_MESSAGE   = 0.1     # ... inside a message: more frames must follow.
 IN_CALL      = 0.05    # ... while it works on a call and has sent a frame.
+CALL_SECONDS = 60      # ... for a call in which nothing was sent, or that has its answer from the engine.
 STALL, STALL_MAX = 0.2, 5.0   # Frozen that long without an answer it runs for a moment: it may have more to say.
 
 
@@ -145,7 +146,7 @@ class Relay:
                 time.sleep(0.001)
         self.delivered += 1
         self.stall = STALL
-        self.run_for(AFTER_FRAME)
+        self.run_for(CALL_SECONDS if self.calling else AFTER_FRAME)
 
     # Guest's clock --------------------------------------------------------------------------------
 
@@ -160,25 +161,25 @@ class Relay:
         elif not self.vm.frozen:
             self.vm.freeze()
         elif now - self.vm.frozen_at > self.stall:
-            self.stall = min(2*self.stall, STALL_MAX)
+            self.stall = STALL if self.calling else min(2*self.stall, STALL_MAX)
             self.run_for(IN_CALL if self.calling else AFTER_FRAME)
             self.vm.thaw()
 
     # Calls and waits ------------------------------------------------------------------------------
 
-    def call(self, name, seconds=30, **args):
+    def call(self, name, **args):
         """Value of a call to the guest's agent, frames carried meanwhile."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + CALL_SECONDS
         self.calling = True
         try:
             number = self.vm.request(name, **args)
-            self.run_for(seconds)
+            self.run_for(CALL_SECONDS)
             while True:
                 done, value = self.vm.reply(number, 0)
                 if done:
                     return value
                 if time.monotonic() > end:
-                    raise RelayError(f"guest: {name}: no answer in {seconds} s")
+                    raise RelayError(f"guest: {name}: no answer in {CALL_SECONDS} s")
                 self.step()
         finally:
             self.calling = False
