@@ -13,8 +13,10 @@ PAGE = """<!doctype html>
 <style>body {{ font: 13px monospace; background: #fff }} text {{ font: 12px monospace }}</style></head>
 <body><h3>{title}</h3><p>{note}</p>
 <svg width="1000" height="{height}">
-<defs><marker id="head" markerWidth="9" markerHeight="7" refX="8" refY="3.5" orient="auto"><polygon points="0 0, 9 3.5, 0 7"/></marker></defs>
-<line x1="{left}" y1="30" x2="{left}" y2="{height}" stroke="#000"/><line x1="{right}" y1="30" x2="{right}" y2="{height}" stroke="#000"/>
+<defs><marker id="head" markerWidth="9" markerHeight="7" refX="8" refY="3.5" orient="auto">
+<polygon points="0 0, 9 3.5, 0 7"/></marker></defs>
+<line x1="{left}" y1="30" x2="{left}" y2="{height}" stroke="#000"/>
+<line x1="{right}" y1="30" x2="{right}" y2="{height}" stroke="#000"/>
 <text x="{left}" y="20" text-anchor="middle">{left_name}</text><text x="{right}" y="20" text-anchor="middle">{right_name}</text>
 {rows}
 </svg></body></html>
@@ -42,10 +44,11 @@ def describe(frame):
 def fold(frames):
     """[(ns, frame, label, colour)]: of more than four like frames in a row only the first and the last stay, one line between."""
     rows = [(ns, frame, *describe(frame)) for ns, frame in frames]
+    like = [(frame[6:12], label.split()[0]) for _, frame, label, _ in rows]
     out, n = [], 0
     while n < len(rows):
         last = n
-        while last + 1 < len(rows) and rows[last + 1][1][6:12] == rows[n][1][6:12] and rows[last + 1][2].split()[0] == rows[n][2].split()[0]:
+        while last + 1 < len(rows) and like[last + 1] == like[n]:
             last += 1
         if last - n > 3:
             out += [rows[n], (None, rows[n][1], f"... {last - n - 1} more {rows[n][2].split()[0]}", rows[n][3]), rows[last]]
@@ -63,10 +66,11 @@ def write_chart(path, frames, own_mac, *, title, names=("SoC", "peer"), limit=20
         y = 50 + n*ROW
         ends = (LEFT, RIGHT) if frame[6:12] == own_mac else (RIGHT, LEFT)
         arrow = 'marker-end="url(#head)"' if ns is not None else 'stroke-dasharray="4"'
-        rows.append(f'<line x1="{ends[0]}" y1="{y}" x2="{ends[1]}" y2="{y + ROW//3}" stroke="{colour}" stroke-width="1.5" {arrow}/>'
+        rows.append(f'<line x1="{ends[0]}" y1="{y}" x2="{ends[1]}" y2="{y + ROW//3}" stroke="{colour}" {arrow}/>'
                     f'<text x="{(LEFT + RIGHT)//2}" y="{y}" text-anchor="middle" fill="{colour}">{escape(label)}</text>'
                     + (f'<text x="{LEFT - 12}" y="{y + 6}" text-anchor="end">{ns/1000:.3f} us</text>' if ns is not None else ""))
     note = f"{len(frames)} frames in {len(folded)} lines, {len(shown)} drawn; simulated time at the SoC's port"
-    path.write_text(PAGE.format(title=escape(title), note=note, height=80 + len(shown)*ROW, left=LEFT, right=RIGHT, left_name=names[0],
-                                right_name=names[1], rows="\n".join(rows)), encoding="utf-8")
+    page = PAGE.format(title=escape(title), note=note, height=80 + len(shown)*ROW, left=LEFT, right=RIGHT, left_name=names[0],
+                       right_name=names[1], rows="\n".join(rows))
+    path.write_text(page, encoding="utf-8")
     return len(shown)

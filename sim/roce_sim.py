@@ -33,6 +33,9 @@ from sim.soc import Simulation, build_soc          # noqa: E402
 HOST_IP = "192.168.1.1/24"      # address that a TAP interface gets.
 
 
+FAULTS  = ("loss", "duplicate", "reorder", "corrupt", "fcs")
+
+
 class BadArgument(Exception):
     """An argument that cannot be; its text names value and limit."""
 
@@ -85,20 +88,27 @@ def console_arguments(text):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wire",       default="none",    help="none, peer (the reference model), unix:LOCAL,REMOTE, tap:NAME, pcap:FILE (frames to the SoC's MAC)")
+    parser.add_argument("--wire",       default="none",
+                        help="none, peer (the reference model), unix:LOCAL,REMOTE, tap:NAME, pcap:FILE (frames to the SoC's MAC)")
     parser.add_argument("--record",     metavar="FILE",    help="pcap of all frames that pass the port")
     parser.add_argument("--uart",       default="console", help="console, tcp:PORT (0 any), file:PATH, none")
-    parser.add_argument("--bus-port",   default=0, type=whole, metavar="PORT", help="TCP port of the register bus, UARTBone's bytes (0: any, printed)")
+    parser.add_argument("--bus-port",   default=0, type=whole, metavar="PORT",
+                        help="TCP port of the register bus, UARTBone's bytes (0: any, printed)")
     parser.add_argument("--cycles",     default=0, type=whole, metavar="N", help="end after so many clocks (0: never)")
-    parser.add_argument("--address",    default=HOST_IP, metavar="IP/LEN", help=f"of this machine on --wire tap (default {HOST_IP})")
+    parser.add_argument("--address",    default=HOST_IP, metavar="IP/LEN",
+                        help=f"of this machine on --wire tap (default {HOST_IP})")
     parser.add_argument("--pause",      default=1000, type=whole, metavar="N", help="clocks between the frames of --wire pcap")
-    parser.add_argument("--seed",       default=1, type=whole, metavar="N", help="of faults and of what RAM holds at power-up; printed")
+    parser.add_argument("--seed",       default=1, type=whole, metavar="N",
+                        help="of faults and of what RAM holds at power-up; printed")
     for name, text in (("loss", "frames lost"), ("duplicate", "frames doubled"), ("reorder", "frames held behind the next"),
-                       ("corrupt", "frames with one bit turned behind the Ethernet header"), ("fcs", "frames that the MAC marks bad")):
+                       ("corrupt", "frames with one bit turned behind the Ethernet header"),
+                       ("fcs", "frames that the MAC marks bad")):
         parser.add_argument(f"--{name}", default=0.0, type=probability, metavar="P", help=f"probability of {text}, each way")
     parser.add_argument("--delay",      default=0, type=whole, metavar="N", help="a frame is held for at most so many clocks")
-    parser.add_argument("--link-failures", default=0, type=int, choices=range(255), metavar="N", help="bring-up attempts that fail at first")
-    parser.add_argument("--without-engine", action="store_true", help="link, firmware and slow path alone: builds and runs faster")
+    parser.add_argument("--link-failures", default=0, type=int, choices=range(255), metavar="N",
+                        help="bring-up attempts that fail at first")
+    parser.add_argument("--without-engine", action="store_true",
+                        help="link, firmware and slow path alone: builds and runs faster")
     parser.add_argument("--json",       action="store_true", help="figures of the run as JSON on stdout, at the end")
     return parser.parse_args()
 
@@ -131,7 +141,7 @@ def main():
             raise BadArgument("--wire tap needs root")
         if arguments.json and console["mode"] == "console":
             console = {"mode": "file", "path": str(folder/"uart.log")}
-        wire.update({n: getattr(arguments, n) for n in ("loss", "duplicate", "reorder", "corrupt", "fcs", "delay", "seed", "pause")})
+        wire.update({n: getattr(arguments, n) for n in (*FAULTS, "delay", "seed", "pause")})
         if arguments.record:
             wire["record"] = str(Path(arguments.record).absolute())
         if wire["mode"] == "peer":
@@ -142,16 +152,16 @@ def main():
         began = time.monotonic()
         build = build_soc(**({"with_engine": False} if arguments.without_engine else {}))
         print(f"SoC {build.folder} ready after {time.monotonic() - began:.0f} s, {DEFAULT_IP}; csr.json there", file=sys.stderr)
-        simulation = Simulation(build, wire=wire, console=console, cycles=arguments.cycles, bus_port=arguments.bus_port, folder=folder/"run",
-                                seed=arguments.seed, quiet=False, hold=bool(arguments.link_failures))
+        simulation = Simulation(build, wire=wire, console=console, cycles=arguments.cycles, bus_port=arguments.bus_port,
+                                folder=folder/"run", seed=arguments.seed, quiet=False, hold=bool(arguments.link_failures))
         simulation.start(terminal=console["mode"] == "console")
         if arguments.link_failures:
             # The first attempt's own reset takes one off.
             simulation.bus.write_register("phy_fault_failures", arguments.link_failures + 1)
             simulation.bus.read_register("phy_fault_failures")
         if wire["mode"] == "tap":
-            for command in (["ip", "addr", "replace", arguments.address, "dev", wire["tap"]], ["ip", "link", "set", wire["tap"], "up"]):
-                subprocess.run(command, check=True)
+            for command in (["addr", "replace", arguments.address, "dev", wire["tap"]], ["link", "set", wire["tap"], "up"]):
+                subprocess.run(["ip", *command], check=True)
         good    = wait_end(simulation)
         figures = simulation.stop()
         if peer:

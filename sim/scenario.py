@@ -58,7 +58,8 @@ class Scenario:
         self.folder, self.seed, self.tick_cycles = Path(folder), seed, tick_cycles
         self.folder.mkdir(parents=True, exist_ok=True)
         self.random = random.Random(seed)
-        wire = {"mode": "unix", "local": str(self.folder/"soc.sock"), "remote": str(self.folder/"peer.sock"), "seed": seed, **(faults or {})}
+        wire = {"mode": "unix", "local": str(self.folder/"soc.sock"), "remote": str(self.folder/"peer.sock"), "seed": seed,
+                **(faults or {})}
         if record:
             wire["record"] = str(record)
         self.build      = build_soc(**(parameters or {}))
@@ -87,7 +88,8 @@ class Scenario:
         self.bus.write_register("roce_time_tick_cycles", self.tick_cycles)
         self.roce     = None
         self.firmware = None
-        self.simulation.wait(lambda: self.bus.read_words(self.bus.region("control_ram"), 1)[0] == firmware.FIRMWARE_MAGIC, seconds)
+        magic = self.bus.region("control_ram")
+        self.simulation.wait(lambda: self.bus.read_words(magic, 1)[0] == firmware.FIRMWARE_MAGIC, seconds)
         self.roce     = FirmwareRoCE(self.bus, ring_memory=RING_MEMORY)
         self.firmware = self.roce.firmware
         status = self.firmware.wait_link(seconds)
@@ -109,8 +111,8 @@ class Scenario:
     def _to_rts(self, pmtu):
         psns = self.random.randrange(1 << 24), self.random.randrange(1 << 24)
         with self.peer.lock:
-            self.peer.endpoint.create_qp(PEER_QPN, "RC", dest_qpn=self.qp.qpn, pmtu=pmtu, sq_psn=psns[1], rq_psn=psns[0], timeout=ACK_TIMEOUT,
-                access=ACCESS, dst_mac=SOC_MAC, dst_ip=DEFAULT_IP)
+            self.peer.endpoint.create_qp(PEER_QPN, "RC", dest_qpn=self.qp.qpn, pmtu=pmtu, sq_psn=psns[1], rq_psn=psns[0],
+                timeout=ACK_TIMEOUT, access=ACCESS, dst_mac=SOC_MAC, dst_ip=DEFAULT_IP)
         self.qp.modify(abi.QP_INIT, access=ACCESS, src_mac=DEFAULT_MAC, src_ip=number(ip(DEFAULT_IP)), pkey=0xffff)
         self.qp.modify(abi.QP_RTR, dst_mac=number(mac(PEER_MAC)), dst_ip=number(ip(PEER_IP)), dest_qpn=PEER_QPN,
             pmtu=opcodes.PMTU_CODES[pmtu], rq_psn=psns[1])
@@ -160,10 +162,12 @@ class Scenario:
         try:
             got = self.simulation.wait(lambda: self.poll(side), seconds, every=0.002)
         except TimeoutError:
-            raise Mismatch(f"{side}: no completion within {seconds} s, expected {verbs.WC_OPCODE_NAMES[opcode]}; {self.trouble()}") from None
+            raise Mismatch(f"{side}: no completion within {seconds} s, expected {verbs.WC_OPCODE_NAMES[opcode]}; "
+                           f"{self.trouble()}") from None
         if len(got) != 1 or got[0][:3] != (wr_id, verbs.WC_SUCCESS, opcode) or (length is not None and got[0][3] != length):
             text = [f"{verbs.WC_OPCODE_NAMES.get(o, o)} {verbs.WC_STATUS_NAMES[s]} wr_id {w} {n} B" for w, s, o, n in got]
-            raise Mismatch(f"{side}: {text}, expected {verbs.WC_OPCODE_NAMES[opcode]} SUCCESS wr_id {wr_id} {length} B; {self.trouble()}")
+            raise Mismatch(f"{side}: {text}, expected {verbs.WC_OPCODE_NAMES[opcode]} SUCCESS wr_id {wr_id} {length} B; "
+                           f"{self.trouble()}")
 
     def trouble(self):
         """Counters of refusals on both sides, for messages."""
@@ -185,7 +189,8 @@ class Scenario:
         room  = REGION - length
         start, target = (self.random.randrange(min(room, 4096) + 1) for _ in range(2))
         {"soc": self._soc_asks, "peer": self._peer_asks}[side](operation, wr_id, start, target, length)
-        return {"operation": operation, "from": side, "bytes": length, "offsets": (start % 64, target % 64), "seconds": time.monotonic() - began}
+        return {"operation": operation, "from": side, "bytes": length, "offsets": (start % 64, target % 64),
+                "seconds": time.monotonic() - began}
 
     def _soc_asks(self, operation, wr_id, start, target, length):
         peer, qp, endpoint = self.peer, self.qp, self.peer.endpoint
@@ -207,7 +212,8 @@ class Scenario:
             self._check_inbox(operation, bytes(self.peer_out.data[start:start + length]), target)
         else:
             with peer.lock:
-                self._compare(f"{operation} soc -> peer", bytes(self.peer_in.data), self._around(self.outbox[start:start + length], target))
+                want = self._around(self.outbox[start:start + length], target)
+                self._compare(f"{operation} soc -> peer", bytes(self.peer_in.data), want)
 
     def _peer_asks(self, operation, wr_id, start, target, length):
         peer, endpoint = self.peer, self.peer.endpoint
@@ -219,8 +225,8 @@ class Scenario:
         with peer.lock:
             self.peer_in.data[:] = bytes(REGION)
             if operation == "READ":
-                endpoint.post_send(PEER_QPN, wr_id, WORK[operation], va=self.peer_in.va + target, length=length, lkey=self.peer_in.key,
-                    remote_va=SOC_VA + start, rkey=self.soc_out.key)
+                endpoint.post_send(PEER_QPN, wr_id, WORK[operation], va=self.peer_in.va + target, length=length,
+                    lkey=self.peer_in.key, remote_va=SOC_VA + start, rkey=self.soc_out.key)
             else:
                 endpoint.post_send(PEER_QPN, wr_id, WORK[operation], va=PEER_VA + start, length=length, lkey=self.peer_out.key,
                     remote_va=self.soc_in.va + target, rkey=self.soc_in.key)
@@ -229,7 +235,8 @@ class Scenario:
         self.completion("peer", verbs.WC_OF_WR[WORK[operation]], wr_id)
         if operation == "READ":
             with peer.lock:
-                self._compare("READ peer <- soc", bytes(self.peer_in.data), self._around(self.outbox[start:start + length], target))
+                want = self._around(self.outbox[start:start + length], target)
+                self._compare("READ peer <- soc", bytes(self.peer_in.data), want)
         else:
             self._check_inbox(operation, bytes(self.peer_out.data[start:start + length]), target)
 

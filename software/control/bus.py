@@ -139,7 +139,7 @@ class SocketBus(WordBus):
         out = []
         for i in range(0, len(words), BURST):
             part = words[i:i + BURST]
-            out.append(bytes([1, len(part)]) + ((address >> 2) + i).to_bytes(4, "big") + b"".join(w.to_bytes(4, "big") for w in part))
+            out.append(bytes([1, len(part)]) + struct.pack(f">{len(part) + 1}I", (address >> 2) + i, *part))
         self.socket.sendall(b"".join(out))
 
 
@@ -176,7 +176,8 @@ class RemoteBus(WordBus):
         out = []
         for i in range(0, count, self.CHUNK):
             addresses = [self.base + address + 4*n for n in range(i, min(count, i + self.CHUNK))]
-            self.socket.sendall(self.HEADER + bytes([0, 15, 0, len(addresses)]) + struct.pack(f">{len(addresses) + 1}I", 0, *addresses))
+            record = bytes([0, 15, 0, len(addresses)]) + struct.pack(f">{len(addresses) + 1}I", 0, *addresses)
+            self.socket.sendall(self.HEADER + record)
             # Header, record with one write: return address, then the words.
             data = self._receive(len(self.HEADER) + 8 + 4*len(addresses))[len(self.HEADER) + 8:]
             out += struct.unpack(f">{len(addresses)}I", data)
@@ -186,4 +187,5 @@ class RemoteBus(WordBus):
         """Writes words from a byte address on."""
         for i in range(0, len(words), self.CHUNK):
             part = words[i:i + self.CHUNK]
-            self.socket.sendall(self.HEADER + bytes([0, 15, len(part), 0]) + struct.pack(f">{len(part) + 1}I", self.base + address + 4*i, *part))
+            record = bytes([0, 15, len(part), 0]) + struct.pack(f">{len(part) + 1}I", self.base + address + 4*i, *part)
+            self.socket.sendall(self.HEADER + record)

@@ -23,7 +23,8 @@ PHY_FLAGS = ("link_up", "aligned", "rx_status", "local_fault", "remote_fault", "
 
 def named(bus, prefix):
     """{name: value} of the one-word registers that begin with `prefix`."""
-    return {n[len(prefix):]: bus.read_register(n) for n, (_, words) in bus.map.registers.items() if n.startswith(prefix) and words == 1}
+    names = [n for n, (_, words) in bus.map.registers.items() if n.startswith(prefix) and words == 1]
+    return {n[len(prefix):]: bus.read_register(n) for n in names}
 
 
 def counters(bus):
