@@ -64,6 +64,12 @@ def test_checksum(so, seed, rng):
         bench.row(qpi, ipv6=0, src_ip=rng.choice([0xffffffff, 0, rng.getrandbits(32)]), dst_ip=rng.choice([0xffffffff, 0, 0xffff0000]),
             tclass=rng.choice([0, 255]), hop_limit=rng.choice([0, 255]))
         sent += [bench.packet(opcodes.RC_SEND_ONLY, 5, qpi=qpi), bench.packet(opcodes.RC_ACKNOWLEDGE, qpi=qpi)]
+    # Low word 0xffff and a carry: the first fold carries once more.
+    for n in range(24, 40):
+        base  = 0x4500 + bench.ip_id + 0x4000 + 17 + (20 + 8 + 12 + 4) + 0xffff + 0xffff + 0xffff
+        bench.row(n, ipv6=0, tclass=0, hop_limit=0, src_ip=0xffffffff, dst_ip=0xffff0000 | (0xffff - base & 0xffff))
+        assert (base + (0xffff - base & 0xffff)) & 0xffff == 0xffff
+        sent.append(bench.packet(opcodes.RC_SEND_ONLY, 0, qpi=n))
     check(bench, sent)
 
 

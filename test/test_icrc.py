@@ -157,6 +157,15 @@ def test_bad_frames(checker, seed, rng):
         assert got == [0]
 
 
+def test_frame_shorter_than_its_end(checker, seed, rng):
+    """A good packet whose UDP length claims a beat more than there is: same residue, still not good."""
+    for length in (8, 64, 200):
+        frame = random_packet(rng, length=length)
+        bench = CheckBench(checker, seed)
+        bench.source.set(poison=False)
+        assert bench.verdicts([frame], end=end_of(frame)[2] + 64)[0] == [0]
+
+
 def test_latency(checker, seed, rng):
     """One verdict LATENCY clocks behind each last beat, frames back to back."""
     frames = [random_packet(rng, length=rng.randrange(300)) for _ in range(40)]

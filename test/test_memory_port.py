@@ -132,6 +132,29 @@ def test_dead_target(so, seed, rng):
         exercise(user, rng, [(0, 0, 4096), (1, 0, 4096)], rounds=2)
 
 
+def test_answers_while_errors_are_given(so, seed, rng):
+    """The memory wakes up while its reads are still answered for: no answer is taken for another one."""
+    sim, memory = bench(so, seed, rng)
+    user  = PortUser(sim, "u0", rng)
+    model = exercise(user, rng, [(1, 0, 16384)], rounds=1)[1, 0, 16384]
+    for late in range(0, 700, 45):
+        memory.set(paused=True)
+        user.expect = lambda *_: None
+        for n in range(10):
+            user.read(4096 * (n % 4), 4096, 1, bytes(model[4096 * (n % 4):4096 * (n % 4) + 4096]))
+        sim.until(user.rdata, 1)
+        sim.step(late)
+        memory.set(paused=False)
+        for n in range(4):
+            user.read(4096 * n + 5, 700, 1, bytes(model[4096 * n + 5:4096 * n + 705]))
+        user.collect()
+        sim.step(3000)
+        assert sim.peek("rquiet") == 3
+        user.expect = lambda *_: 0
+        user.read(100, 200, 1, bytes(model[100:300]))
+        user.collect()
+
+
 def test_stuck_data(so, seed, rng):
     """A target that takes commands or half of the data and stops: answered, data swallowed, later filled with nothing."""
     sim, memory = bench(so, seed, rng)
@@ -139,6 +162,7 @@ def test_stuck_data(so, seed, rng):
     user.write(0, bytes(4096), 1)
     user.collect()
     for stall in (dict(data_stall=1.0), dict(cmd_stall=1.0)):
+        was = memory.read(128, 1900, 1)
         memory.set(**stall)
         for _ in range(3):
             user.write(64, rng.randbytes(2000), 1)
@@ -147,8 +171,13 @@ def test_stuck_data(so, seed, rng):
         assert user.answers[-2][1] == 3
         # Later enables are zero: the model's check for whole ranges is lifted while they are made up.
         memory.set(data_stall=0.0, cmd_stall=0.0, exact_be=False)
+        for _ in range(4):
+            user.write(8192, rng.randbytes(4096), 1)
         sim.step(3000)
+        user.collect()
         assert sim.peek("wquiet") == sim.peek("rquiet") == 3
+        # The beat that was on offer may have been taken, nothing behind it.
+        assert memory.read(128, 1900, 1) == was
         memory.set(exact_be=True)
         user.expect = lambda *_: 0
         exercise(user, rng, [(1, 0, 4096)], rounds=2)

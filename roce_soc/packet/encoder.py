@@ -200,8 +200,8 @@ class HeaderBuilder(LiteXModule):
         sum_a, sum_b, total = Signal(19), Signal(18), Signal(20)
         folded = Signal(17)
         valid  = Signal(3)
-        # Taken with the frame's first beat, later than the header: those in the sequencer count too.
-        self.checksums = checksums = stream.SyncFIFO(self.checksum.description, 2*HEADER_DEPTH)
+        # Given and taken two clocks later than the header: never more than these wait.
+        self.checksums = checksums = stream.SyncFIFO(self.checksum.description, HEADER_DEPTH)
         self.sync += [
             [pairs[n].eq(words[2*n] + words[2*n + 1]) for n in range(4)],
             sum_a.eq(pairs[0] + pairs[1] + self.ip_length),
