@@ -10,6 +10,7 @@ import socket
 import time
 
 from roce_soc.firmware import FIRMWARE_MAGIC
+from sim import env
 from sim.soc import Simulation, build_soc
 from software.control.firmware import FirmwareError, FirmwareRoCE
 from software.control.roce import CommandError
@@ -20,7 +21,7 @@ RING_MEMORY  = (0, 1 << 18)
 BUFFERS      = (1 << 20, 2 << 20)
 BOOT_SECONDS = 120
 TAKE_SECONDS = 60       # the simulation takes a frame within this.
-TOOLS        = {"g++": "g++", "make": "make", "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf"}
+PACKAGES     = ("g++", "make", "zlib1g-dev", "libevent-dev", "libjson-c-dev", "gcc-riscv64-unknown-elf")
 
 
 class SoCEngine(VerbsEngine):
@@ -36,12 +37,15 @@ class SoCEngine(VerbsEngine):
     name = "soc"
 
     def __init__(self, sockets, logs, seed, say):
-        missing = [package for tool, package in TOOLS.items() if not shutil.which(tool)]
-        if missing:
-            raise EngineUnavailable(f"the SoC's simulation needs {' '.join(missing)} (sim/roce_sim.py installs them)")
-        say("building the SoC's simulation where it is not in build/sim yet (minutes)")
+        lacking = env.install(PACKAGES)
+        if lacking:
+            raise EngineUnavailable(f"the SoC's simulation needs packages {' '.join(lacking)}")
+        say("building the SoC's simulation where it is not in build/sim yet (2 minutes)")
         logging.disable(logging.INFO)
-        build = build_soc()
+        try:
+            build = build_soc()
+        except RuntimeError as error:
+            raise EngineError(f"the SoC cannot be built: {error}") from error
         self.logs, self.wire, self.figures = logs, str(sockets/"soc.wire"), {}
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(sockets/"soc.relay"))
