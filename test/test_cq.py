@@ -136,6 +136,29 @@ def test_drain(so, memory):
         bench.consume()
 
 
+@pytest.mark.parametrize("turn", range(4))
+def test_events_between_writes(so, turn):
+    """What is no write lies between writes whose acknowledges come in bunches: none is lost, the next event comes in its time."""
+    bench = Bench(so, seed=turn, log2=8, latency=(1, 60), depth=64)
+    bench.post(0, 0)
+    bench.sim.step(100)
+    rng = random.Random(turn)
+    for i in range(120):
+        bench.post(i % 3, i)
+        bench.sim.step(rng.randrange(4))
+        if rng.randrange(2):
+            bench.bell.send(kind=abi.DOORBELL_CQ_ARM//4, page=5, queue=3, index=0)  # entry 0 lies beyond: an event at once.
+    bench.sim.drain()
+    bench.sim.step(3000)
+    bench.poll()
+    bench.eqwrite.send(index=0, enable=1, log2=4, target=0, page=0, addr=EQ_ADDR + 0x1000)
+    bench.consume(abi.DOORBELL_CQ_ARM)
+    bench.sim.step(200)
+    bench.post(1, 99)
+    bench.sim.step(200)
+    assert bench.memory.read(EQ_ADDR + 0x1000, 16) != bytes(16)
+
+
 def test_arming(so):
     """One event per arming; at once when an entry already lies beyond; solicited only when asked for."""
     bench = Bench(so)

@@ -291,16 +291,19 @@ class CompletionQueues(LiteXModule):
         ).Elif(item.valid & item.write,
             cmd_done.eq(cmd_ok), data_done.eq(data_ok),
         )
+        # Acknowledges wait while what is no write, an event or a mark, leaves between two writes.
+        self.wacks = wacks = stream.SyncFIFO(memory_wack_description(), WRITES_OUTSTANDING)
         failed, pop = Signal(), Signal()
         self.comb += [
-            self.wack.ready.eq(1),
-            pop.eq(acks.source.valid & (~acks.source.write | self.wack.valid)),
+            self.wack.connect(wacks.sink),
+            pop.eq(acks.source.valid & (~acks.source.write | wacks.source.valid)),
+            wacks.source.ready.eq(acks.source.valid & acks.source.write),
             acks.source.ready.eq(pop),
             self.ctl_done.eq(pop & acks.source.mark),
-            failed.eq(acks.source.write & (self.wack.err != 0)),
+            failed.eq(acks.source.write & (wacks.source.err != 0)),
             events.sink.valid.eq(pop & (acks.source.fire | failed)),
             events.sink.type.eq(Mux(failed, abi.EVENT_CQ_ERR, acks.source.type)),
             events.sink.queue.eq(acks.source.cqn),
-            events.sink.info.eq(Mux(failed, self.wack.err, 0)),
+            events.sink.info.eq(Mux(failed, wacks.source.err, 0)),
             events.source.connect(self.event),
         ]

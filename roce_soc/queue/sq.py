@@ -72,6 +72,8 @@ class SendQueues(LiteXModule):
         Work request at the cursor of the QP that stood in `source` two clocks ago.
     cursor_we, cursor_qpi, cursor : in
         New cursor, from the requester.
+    retired_we, retired_qpi, retired : in
+        Slots below `retired` are the producer's again, from the retire walker.
     clear, clear_qpi : in
         Forget the producer index (RESET).
     refusal : refusal_description(), out
@@ -91,6 +93,9 @@ class SendQueues(LiteXModule):
         self.cursor_we  = Signal()
         self.cursor_qpi = Signal(bits)
         self.cursor     = Record(cursor_layout())
+        self.retired_we  = Signal()
+        self.retired_qpi = Signal(bits)
+        self.retired     = Signal(16)
         self.clear      = Signal()
         self.clear_qpi  = Signal(bits)
         self.hit        = Signal()
@@ -101,6 +106,7 @@ class SendQueues(LiteXModule):
         # # #
 
         self.cursors  = cursors  = RowTable(cursor_layout(), n_qps)
+        self.owned    = owned    = RowTable([("slot", 16)], n_qps)
         self.produced = produced = RowTable([("slot", 16)], n_qps)
         self.fetched  = fetched  = RowTable(cursor_layout(), n_qps)
         self.tags     = tags     = RowTable(
@@ -114,6 +120,9 @@ class SendQueues(LiteXModule):
             cursors.we.eq(self.cursor_we),
             cursors.adr.eq(self.cursor_qpi),
             cursors.row.raw_bits().eq(self.cursor.raw_bits()),
+            owned.we.eq(self.retired_we),
+            owned.adr.eq(self.retired_qpi),
+            owned.row.slot.eq(self.retired),
         ]
         self.sync += [
             fetch.urgent.valid.eq(self.cursor_we),
@@ -125,16 +134,20 @@ class SendQueues(LiteXModule):
         self.add_cache(bits, dw)
 
     def add_doorbell(self, context, n_qps):
-        """Producer index: checked against page, state and ring, then the QP is queued for fetching."""
+        """Producer index: checked against page, state and ring, then the QP is queued for fetching.
+
+        The ring begins with the oldest work request that has not completed, where the cursor may come to lie
+        behind it: it is moved back by a retry and finds late what was acknowledged meanwhile.
+        """
         doorbell, produced = self.doorbell, self.produced
-        port, cursor = context.get_port(), self.cursors.get_port()
+        port, owned = context.get_port(), self.owned.get_port()
         row   = port.row
         good  = Signal()
         ahead = Signal(16)
         self.comb += [
             port.adr.eq(doorbell.queue),
-            cursor.adr.eq(doorbell.queue),
-            ahead.eq(doorbell.index - cursor.row.slot),
+            owned.adr.eq(doorbell.queue),
+            ahead.eq(doorbell.index - owned.row.slot),
             good.eq((doorbell.queue < n_qps) & (row.state > QP_INIT) & (row.page == doorbell.page)
                 & (ahead <= (1 << row.sq_log2))),
         ]

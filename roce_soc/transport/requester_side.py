@@ -50,4 +50,5 @@ class RoCESendSide(LiteXModule):
             requester.local.connect(walker.local),
             walker.rewind.connect(requester.rewind),
             walker.kick.connect(sq.kicks[0]),
+            sq.retired_we.eq(walker.retired_we), sq.retired_qpi.eq(walker.retired_qpi), sq.retired.eq(walker.retired),
         ]

@@ -42,6 +42,8 @@ class RetireWalker(LiteXModule):
     refusal : refusal_description(), out
         One pulse for each completion in error that the completer has not counted: local faults, flush, READ data
         without a place.
+    retired_we, retired_qpi, retired : out
+        Send ring slots of a QP below `retired` have completed; written before the completion leaves.
     ctl_done : out
         Pulse for each control item.
 
@@ -58,6 +60,7 @@ class RetireWalker(LiteXModule):
         self.event    = stream.Endpoint(event_description())
         self.refusal  = refusal = stream.Endpoint(refusal_description())
         self.ctl_done = Signal()
+        self.retired_we, self.retired_qpi, self.retired = Signal(), Signal(state.bits), Signal(16)
 
         # # #
 
@@ -165,6 +168,9 @@ class RetireWalker(LiteXModule):
         next_tail = Signal(len(tail))
         finish, clear, kill, keep = Signal(), Signal(), Signal(), Signal()
         self.comb += [
+            self.retired_we.eq(retire | clear),
+            self.retired_qpi.eq(head.qpi),
+            If(~clear, self.retired.eq(entry.slot + entry.two_slots + 1)),
             next_tail.eq(tail + retire),
             state.walker.we.eq(finish | clear),
             state.walker.adr.eq(head.qpi),
