@@ -28,6 +28,8 @@ class FrameFIFO(LiteXModule):
     ----------
     depth : int
         Beats, a power of two.
+    reserves : bool
+        Beats are taken off `free` by `reserve`, ahead; False: as they are written.
 
     Endpoints
     ---------
@@ -40,8 +42,6 @@ class FrameFIFO(LiteXModule):
     free : Signal, out
         Beats neither stored nor reserved.
     source : {data, lane, loop}, out
-
-    Parameter `reserves` False: the beats are taken off `free` as they are written.
 
     Latency: last beat in to first beat out 3 clocks; one beat a clock.
     """
