@@ -100,6 +100,10 @@ class RoCEReply(LiteXModule):
             self.reads_done.eq(send.done.read(self.reads_qpi)),
             self.kills.source.connect(self.kill, omit={"first", "last"}), self.kill.first.eq(1), self.kill.last.eq(1),
         ]
+        # Whether one packet is enough, known one clock before it is asked.
+        self.record_last, self.load_last = Signal(), Signal()
+        for last, group in ((self.record_last, self.records), (self.load_last, self.loads)):
+            self.sync += last.eq(group[1].length <= (128 << group[1].pmtu))
         self._add_choice()
         self._add_operation()
 
@@ -174,7 +178,7 @@ class RoCEReply(LiteXModule):
                 If(~old.loading,
                     self.push.eq(1),
                 ).Else(
-                    new.loading.eq(0), new.active.eq(1), self._start(self.loaded, op.index, op.again),
+                    new.loading.eq(0), new.active.eq(1), self._start(self.loaded, op.index, self.load_last, op.again),
                     If(op.again, new.again.eq(old.again & ~(1 << op.index[:4]))),
                     If(op.room, self.emit.eq(1)).Else(self.push.eq(1)),
                 )],
@@ -184,29 +188,32 @@ class RoCEReply(LiteXModule):
         }))
         self.comb += If(self.emit, self._emit())
 
-    def _start(self, entry, index, again=0):
-        """Statements: `entry` is the READ under way."""
+    def _start(self, entry, index, last, again=0):
+        """Statements: `entry` is the READ under way; `last`: it has one packet left."""
         new = self.new
-        return [new.r_first.eq(1), new.r_turning.eq(0), new.r_index.eq(index), new.r_again.eq(again),
+        return [new.r_first.eq(1), new.r_last.eq(last), new.r_turning.eq(0), new.r_index.eq(index), new.r_again.eq(again),
                 [getattr(new, f"r_{name}").eq(getattr(entry, name)) for name, _ in READ_LAYOUT]]
 
     def _add_packet(self, entry):
         """The READ that a packet is made of: accepted or loaded just now, or under way; and the next to load."""
         old, new, op, ring = self.old, self.new, self.op, self.ring
         self.emit  = Signal()
-        self.cur   = cur = Record(READ_LAYOUT + [("first", 1), ("turning", 1)])
-        self.size, self.last, self.waiting = Signal(13), Signal(), Signal()
+        self.cur   = cur = Record(READ_LAYOUT + [("first", 1), ("last", 1), ("turning", 1)])
+        self.size, self.last, self.waiting = Signal(13), cur.last, Signal()
+        self.next_last = Signal()
         pmtu = Signal(13)
         names = [name for name, _ in READ_LAYOUT]
         self.comb += [
-            [getattr(cur, name).eq(getattr(old, f"r_{name}")) for name in names + ["first", "turning"]],
+            [getattr(cur, name).eq(getattr(old, f"r_{name}")) for name in names + ["first", "last", "turning"]],
             If(op.kind == OP_LOADED,
                 [getattr(cur, name).eq(getattr(self.loaded, name)) for name in names], cur.first.eq(1), cur.turning.eq(0),
+                cur.last.eq(self.load_last),
             ).Elif(op.kind == OP_ACCEPT,
                 [getattr(cur, name).eq(getattr(entry, name)) for name in names], cur.first.eq(1), cur.turning.eq(~old.inband),
+                cur.last.eq(self.record_last),
             ),
             pmtu.eq(128 << cur.pmtu),
-            self.last.eq(cur.length <= pmtu),
+            self.next_last.eq(cur.length <= Cat(0, pmtu)),
             self.size.eq(Mux(self.last, cur.length, pmtu)),
             self.waiting.eq((old.next != old.accepted) | (new.again != 0)),
         ]
@@ -234,7 +241,7 @@ class RoCEReply(LiteXModule):
                 tx.length.eq(size), tx.va.eq(cur.va), tx.rkey.eq(cur.rkey), tx.pd.eq(cur.pd),
                 tx.check_length.eq(Mux(cur.first, cur.length, size)),
                 tx.last_reply.eq(last), tx.index.eq(new.r_index),
-                new.r_first.eq(0),
+                new.r_first.eq(0), new.r_last.eq(self.next_last),
                 new.r_psn.eq(cur.psn + 1), new.r_va.eq(cur.va + size), new.r_length.eq(cur.length - size),
                 new.active.eq(~last),
             ),
@@ -305,7 +312,7 @@ class RoCEReply(LiteXModule):
             # Nothing before it: no way round through the ring.
             If(~self.busy,
                 new.next.eq(record.index + 1), new.active.eq(1),
-                self._start(entry, record.index),
+                self._start(entry, record.index, self.record_last),
                 # From here on acknowledges use the other path: what is on the old one goes first.
                 new.r_turning.eq(~old.inband),
                 If(self.op.room, self.emit.eq(1)).Else(self._queue()),
@@ -348,7 +355,7 @@ class RoCEReply(LiteXModule):
         return [If(~old.stopped & (age > to_come),
             self._queue(),
             If(old.active & (old.r_index == op.index),
-                self._start(restart, op.index, old.r_again),
+                self._start(restart, op.index, self.record_last, old.r_again),
             ).Elif(old.active & (age > age_active),
                 # An older one comes first: the READ under way begins anew behind it.
                 repeat, new.active.eq(0),

@@ -41,7 +41,7 @@ class ReadRing(LiteXModule):
     write, entry, entry_index; write_repeat, repeat, repeat_index : in
         Entries of the QP `op_qpi`.
     load, load_again, load_next, load_accepted : in
-        Read an entry of `op_qpi`: the oldest of the bits of load_again, else load_next; loaded_* follows four
+        Read an entry of `op_qpi`: the oldest of the bits of load_again, else load_next; loaded_* follows five
         clocks later, valid one clock.
     found, index, hit : out
         The sink's READ is covered by entry `index`; held until `taken`.
@@ -84,21 +84,23 @@ class ReadRing(LiteXModule):
             ports.append(read)
         self.ports = ports
 
-        # Load: 0 choice, 1 address, 2 data, 3 here. Oldest entry: first set bit behind the newest one.
+        # Load: 0 order, choice, 1 address, 2 data, 3 here. Oldest entry: first set bit behind the newest one.
         load0  = Record([("valid", 1), ("again", MAX_READS), ("qpi", QPI_WIDTH), ("next", READ_INDEX_WIDTH), ("accepted", READ_INDEX_WIDTH)])
         load1  = Record([("valid", 1), ("again", 1), ("qpi", QPI_WIDTH), ("index", READ_INDEX_WIDTH)])
         load2  = Record(load1.layout)
-        oldest, bits_set = Signal(READ_INDEX_WIDTH), Signal(MAX_READS)
-        self.comb += [bits_set[n].eq(load0.again >> (load0.accepted + n)[:4]) for n in range(MAX_READS)]
-        chain = [oldest.eq(load0.accepted - 1)]
+        choice = Record(load0.layout)
+        oldest, order = Signal(4), Signal(MAX_READS)
+        self.comb += [order[n].eq(load0.again >> (load0.accepted + n)[:4]) for n in range(MAX_READS)]
+        chain = [oldest.eq(MAX_READS - 1)]
         for n in reversed(range(MAX_READS - 1)):
-            chain = [If(bits_set[n], oldest.eq(load0.accepted + MAX_READS + n)).Else(*chain)]
+            chain = [If(choice.again[n], oldest.eq(n)).Else(*chain)]
         self.comb += chain
         self.sync += [
             load0.valid.eq(self.load), load0.again.eq(self.load_again), load0.qpi.eq(self.op_qpi),
             load0.next.eq(self.load_next), load0.accepted.eq(self.load_accepted),
-            load1.valid.eq(load0.valid), load1.again.eq(load0.again != 0), load1.qpi.eq(load0.qpi),
-            load1.index.eq(Mux(load0.again != 0, oldest, load0.next)),
+            choice.eq(load0), choice.again.eq(order),
+            load1.valid.eq(choice.valid), load1.again.eq(choice.again != 0), load1.qpi.eq(choice.qpi),
+            load1.index.eq(Mux(choice.again != 0, choice.accepted + MAX_READS + oldest, choice.next)),
             load2.eq(load1),
             self.loaded_valid.eq(load2.valid), self.loaded_again.eq(load2.again), self.loaded_qpi.eq(load2.qpi),
             self.loaded_index.eq(load2.index),

@@ -16,7 +16,7 @@ ROW_LAYOUT = [
     ("pending", 1), ("queued", 1), ("stopped", 1), ("failed", 1), ("inband", 1), ("active", 1), ("loading", 1), ("mark", 1),
     ("accepted", READ_INDEX_WIDTH), ("next", READ_INDEX_WIDTH), ("saved", READ_INDEX_WIDTH), ("again", MAX_READS),
     ("psn", 24), ("syndrome", 8), ("msn", 24),
-    ("r_first", 1), ("r_turning", 1), ("r_again", 1), ("r_index", READ_INDEX_WIDTH),
+    ("r_first", 1), ("r_last", 1), ("r_turning", 1), ("r_again", 1), ("r_index", READ_INDEX_WIDTH),
 ] + [(f"r_{name}", width) for name, width in READ_LAYOUT]
 
 

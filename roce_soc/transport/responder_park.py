@@ -205,14 +205,16 @@ class RequestEntry(LiteXModule):
         ctl_valid, ctl_stop, ctl_go = Signal(), Signal(), Signal()
         take = Signal()
         self.comb += [
-            take.eq(~pseudo_valid | pseudo_go),
+            take.eq(~pseudo_valid),
             silent.ready.eq(take),
             kill.ready.eq(take & ~silent.valid),
             ctl_go.eq(take & ctl_valid & ~silent.valid & ~kill.valid),
             drain.qpi.eq(ctl.qpi),
         ]
         # The one that is next stands in a register until the check stage is free for it.
-        self.sync += If(take,
+        self.sync += If(pseudo_go,
+            pseudo_valid.eq(0),
+        ).Elif(take,
             pseudo_valid.eq(silent.valid | kill.valid | ctl_valid),
             If(silent.valid,
                 pseudo.qpi.eq(silent.qpi), pseudo.pseudo.eq(PSEUDO_SILENT),
