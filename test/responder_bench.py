@@ -25,7 +25,7 @@ NAMES = {o.value: o.name[3:] for o in OPCODES.values() if o.transport == "RC"}
 class ResponderSide(LiteXModule):
     """The responder's half of the engine without buffer, placer, fetcher and wire."""
     def __init__(self, n_qps=N_QPS):
-        self.mr        = MRTable(64)
+        self.mr        = MRTable(64, patience=5000)
         self.context   = QPContext(n_qps)
         self.rq        = ReceiveQueues(n_qps)
         self.reply     = RoCEReply(n_qps)

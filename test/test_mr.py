@@ -139,3 +139,8 @@ def test_latency(so):
 def test_bad_size(n_mrs):
     with pytest.raises(ValueError, match="n_mrs must be"):
         MRTable(n_mrs)
+
+
+def test_bad_patience():
+    with pytest.raises(ValueError, match="patience must be"):
+        MRTable(16, patience=1)

@@ -529,6 +529,19 @@ def test_removing_a_region_waits_for_placements(so):
     b.region(LKEY, 0, 0, 0, valid_row=0)                              # nothing in flight: at once.
 
 
+def test_removing_a_region_gives_up_in_the_end(so):
+    b = Bench(so)
+    b.qp(1)
+    b.place.set(stall=1.0)
+    b.write(1, b"data")
+    b.run(100)
+    b.region(RKEY, 0, 0, 0, valid_row=0, wait=False)
+    b.run(4000)
+    assert b.mrwrite.pending
+    b.run(2000)
+    assert not b.mrwrite.pending
+
+
 def test_read_payload_error(so):
     b = Bench(so)
     b.qp(1)

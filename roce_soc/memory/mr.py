@@ -48,21 +48,25 @@ class MRTable(LiteXModule):
     ----------
     n_mrs : int
         Regions, a power of two from 16 to 65536.
+    patience : int
+        Clocks an invalidation waits at most: data may be held by a wire that is down. The key is dead from the start.
 
     Endpoints
     ---------
     write : mr_write_description(), in
         Region rows from the command port; valid_row 0 invalidates, and is taken only when no access that began
-        before is in flight, as far as the clients track theirs.
+        before is in flight, as far as the clients track theirs, or after `patience` clocks.
     get_port() : MRPort
         A client; call before finalisation.
     Latency: a request is accepted when its turn comes (round robin); the result follows six clocks later.
     Errors : rows in this order: MR_KEY (index, validity, variant), MR_PD, MR_ACCESS, MR_BOUNDS.
     """
-    def __init__(self, n_mrs=DEFAULT_MRS):
+    def __init__(self, n_mrs=DEFAULT_MRS, patience=1 << 20):
         if n_mrs < 16 or n_mrs > MAX_MRS or n_mrs & (n_mrs - 1):
             raise ValueError(f"n_mrs must be a power of two from 16 to {MAX_MRS}, not {n_mrs!r}")
-        self.n_mrs = n_mrs
+        if patience < 2:
+            raise ValueError(f"patience must be at least 2 clocks, not {patience!r}")
+        self.n_mrs, self.patience = n_mrs, patience
         self.bits  = log2_int(n_mrs)
         self.ports = []
         # Stream Endpoints.
@@ -181,13 +185,16 @@ class MRTable(LiteXModule):
                     ),
                 ]
                 waiting.append((phase == n + 1) & (left != 0))
-        busy = Signal()
+        busy, waited = Signal(), Signal(max=self.patience, reset=self.patience - 1)
         self.comb += [
             busy.eq(Reduce("OR", waiting) if waiting else 0),
             load.eq((self.step == 3) & ~busy & (phase != n_phases)),
-            self.drained.eq((self.step == 3) & ~busy & (phase == n_phases)),
+            self.drained.eq((self.step == 3) & ((~busy & (phase == n_phases)) | (waited == 0))),
         ]
-        self.sync += If(self.step != 3, phase.eq(0)).Elif(load, phase.eq(phase + 1))
+        self.sync += [
+            If(self.step != 3, phase.eq(0)).Elif(load, phase.eq(phase + 1)),
+            If(self.step != 3, waited.eq(self.patience - 1)).Elif(waited != 0, waited.eq(waited - 1)),
+        ]
 
     def _add_pipeline(self, request, grant):
         """Clock 1: RAM address and low end; 2: high end; 3: compare halves; 4: combine; 5: judge; 6: result."""
