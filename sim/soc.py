@@ -216,6 +216,8 @@ def _firmware(base, folder):
                 with contextlib.suppress(FileExistsError):
                     (software/name).symlink_to(libraries/name)
             write_headers(software/"include"/"generated")
+            # Nothing of an earlier version: make would judge by dates.
+            shutil.rmtree(software/"firmware", ignore_errors=True)
             for name, source in (("libbase", SOFTWARE/"libbase"), ("firmware", Path(FIRMWARE_DIRECTORY))):
                 (software/name).mkdir(exist_ok=True)
                 _run(["make", f"-j{JOBS}", "-f", source/"Makefile"], software/name, made/"build.log")
