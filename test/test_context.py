@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""qp/context: rows zero when ready, every reader its own row, two clocks."""
+import pytest
+from migen import *
+
+from roce_soc.common import connection_layout
+from roce_soc.qp.context import QPContext
+from sim.harness import Sim, build
+
+WIDTH = sum(width for _, width in connection_layout())
+
+
+def make(n_qps):
+    top = QPContext(n_qps)
+    ios = {"ready": top.ready, "write": top.write}
+    for i in range(2):
+        port, flat = top.get_port(), Signal(WIDTH)
+        top.comb += flat.eq(port.row.raw_bits())
+        ios.update({f"adr{i}": port.adr, f"row{i}": flat})
+    return build(top, ios, name=f"context{n_qps}")
+
+
+@pytest.fixture(scope="module", params=[16, 4096])
+def bench(request):
+    n_qps = request.param
+    sim   = Sim(make(n_qps), seed=3)
+    write = sim.source("write", records=True)
+    sim.reset()
+    return sim, write, n_qps
+
+
+def read(sim, port, index):
+    sim.poke(f"adr{port}", index)
+    sim.step(2)
+    return sim.peek(f"row{port}")
+
+
+def test_rows(bench, rng):
+    """RAM starts with random bits: every row is zero when ready rises, not before; then each row holds its own value for both readers."""
+    sim, write, n_qps = bench
+    assert not sim.peek("ready")
+    with pytest.raises(Exception, match="after"):
+        sim.wait("ready", 1, max_cycles=n_qps - 8)
+    sim.wait("ready", 1, max_cycles=16)
+    indices = range(n_qps) if n_qps == 16 else [0, 1, 15, 16, 2047, 2048, 4095, *(rng.randrange(n_qps) for _ in range(60))]
+    assert all(read(sim, port, i) == 0 for port in (0, 1) for i in indices)
+    rows = {}
+    for i in indices:
+        rows[i] = rng.getrandbits(WIDTH)
+        write.send(index=i, row=rows[i])
+    sim.drain(write)
+    sim.step(2)
+    for i in indices:
+        assert read(sim, 0, i) == rows[i]
+        assert read(sim, 1, n_qps - 1 - i) == rows.get(n_qps - 1 - i, 0)
+
+
+def test_latency(bench):
+    """A row two clocks after its address, one read a clock."""
+    sim, write, _ = bench
+    sim.run(lambda: sim.peek("ready"), max_cycles=5000)
+    for i in (3, 4, 5):
+        write.send(index=i, row=i)
+    sim.drain(write)
+    sim.step(2)
+    seen = []
+    for i in (3, 4, 5, 5, 5):
+        sim.poke("adr0", i)
+        sim.step()
+        seen.append(sim.peek("row0"))
+    assert seen[1:4] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("n_qps", [8, 17, 8192, 0])
+def test_bad_sizes(n_qps):
+    with pytest.raises(ValueError, match=f"from 16 to 4096, not {n_qps}"):
+        QPContext(n_qps)
