@@ -90,6 +90,10 @@ class WordBus(Bus):
     def write_memory(self, addr, data):
         self.write_bytes(self.region("roce_memory") + addr, data)
 
+    def flush(self):
+        """A read behind the writes: all of a client go the same way."""
+        self.read_words(self.region("roce_memory"), 1)
+
     def doorbell(self, page, kind, queue, index):
         self.write_words(self.region("roce_doorbell") + page*abi.DOORBELL_PAGE_BYTES + kind, [queue << 16 | index])
 

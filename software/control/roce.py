@@ -28,7 +28,12 @@ class Bus:
     read_memory(addr, length) -> bytes, write_memory(addr, data): the engine's memory target 0.
     doorbell(page, kind, queue, index): a doorbell write that acts after all earlier write_memory.
     idle(): called while polling; lets a simulation run on.
+    flush(): returns when every earlier write has been done. Transports that do not acknowledge writes need
+    it before a peer is told that memory or a receive is ready: its packets may be faster than the bus.
     """
+    def flush(self):
+        """Nothing to do where writes are done when they return."""
+
     def idle(self):
         """Nothing to do where time passes by itself."""
 

@@ -108,18 +108,13 @@ class SoCEngine(VerbsEngine):
     # Software -------------------------------------------------------------------------------------
     # The wire is faster than the bus: what a frame of the guest will need must be there before it is sent.
 
-    def _landed(self):
-        """Return once every earlier write over the bus has been done: a read behind them says so."""
-        bus = self.simulation.bus
-        bus.read_words(bus.region("control_ram"), 1)
-
     def write(self, va, data):
         super().write(va, data)
-        self._landed()
+        self.simulation.bus.flush()
 
     def post_receive(self, qpn, wr_id, va, length, lkey):
         super().post_receive(qpn, wr_id, va, length, lkey)
-        self._landed()
+        self.simulation.bus.flush()
 
     def connect(self, qpn, remote):
         try:
