@@ -200,7 +200,8 @@ def c_header():
     lines = ["/* SPDX-License-Identifier: BSD-2-Clause */", "/* Made from roce_soc/firmware.py. */",
              "#ifndef ROCE_H", "#define ROCE_H", "", '#include "roce_abi.h"', ""]
     names = ("FIRMWARE_MAGIC", "FIRMWARE_VERSION", "FIRMWARE_QPS", "FIRMWARE_MRS", "LOG_OFFSET", "LOG_LINES", "REQUEST_WORDS",
-             "REQ_NOP", "REQ_LINK", "REQ_QP_MODIFY", "REQ_QP_QUERY", "REQ_COMMAND", *(n for n in globals() if n.startswith("FW_") and n != "FW_DOC"))
+             "REQ_NOP", "REQ_LINK", "REQ_QP_MODIFY", "REQ_QP_QUERY", "REQ_COMMAND",
+             *(n for n in globals() if n.startswith("FW_") and n != "FW_DOC"))
     lines += [f"#define {name} {globals()[name]:#x}" for name in names]
     lines += [f"#define {name} {value}" for name, value in LINK_TIMES.items()] + [""]
     for prefix, table in (("STATUS", STATUS), ("REQUEST", REQUEST)):

@@ -109,7 +109,8 @@ def add_engine(soc, phy, name, memory_size, parameters):
     soc.add_module(name=f"{name}_memory", module=memory)
     # LiteX would put every RAM that a module names on the register bus.
     core.get_memories = memory.get_memories = list
-    for region, slave, size in ((f"{name}_memory", memory.bus, memory_size), (f"{name}_doorbell", core.doorbells.bus, core.doorbells.size)):
+    doorbells = core.doorbells
+    for region, slave, size in ((f"{name}_memory", memory.bus, memory_size), (f"{name}_doorbell", doorbells.bus, doorbells.size)):
         soc.bus.add_slave(region, slave, SoCRegion(origin=soc.mem_map.get(region, MEM_MAP.get(region)), size=size, cached=False))
 
     # Events of the port, interrupt.

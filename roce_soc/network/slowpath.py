@@ -231,7 +231,8 @@ class RoCESlowPath(LiteXModule):
         # CSRs.
         self.mac_address = CSRStorage(48, reset=mac_address, description="Own MAC address (number, first byte most significant)."
             " Written by firmware before frames are expected.", atomic_write=True)
-        self.ip_address = CSRStorage(32, reset=convert_ip(ip_address), description="Own IPv4 address: ARP and ICMP echo are answered for it.")
+        self.ip_address = CSRStorage(32, reset=convert_ip(ip_address),
+            description="Own IPv4 address: ARP and ICMP echo are answered for it.")
         self.rx_frames = CSRStatus(32, description="Frames taken. Free-running, wraps.")
         self.tx_frames = CSRStatus(32, description="Frames sent. Free-running, wraps.")
         text = {
@@ -241,7 +242,8 @@ class RoCESlowPath(LiteXModule):
             "error": "Frames dropped: marked bad by the MAC.",
         }
         for reason in REASONS:
-            setattr(self, f"rx_dropped_{reason}", CSRStatus(32, name=f"rx_dropped_{reason}", description=f"{text[reason]} Free-running, wraps."))
+            name = f"rx_dropped_{reason}"
+            setattr(self, name, CSRStatus(32, name=name, description=f"{text[reason]} Free-running, wraps."))
 
         # # #
 
