@@ -16,7 +16,7 @@ def faults(rng):
     """Probabilities of up to three faults of the wire."""
     if rng.random() < .3:
         return {}
-    return {name: rng.choice((.01, .05, .1) if name in ("loss", "corrupt") else (.05, .2, .5))
+    return {name: rng.choice((.01, .05, .07) if name in ("loss", "corrupt") else (.05, .2, .5))
         for name in rng.sample(("loss", "duplicate", "reorder", "corrupt"), rng.randrange(1, 4))}
 
 

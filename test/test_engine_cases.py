@@ -379,6 +379,24 @@ def test_61_nak_in_rnr_wait():
     assert [op.psn_diff(parse(f).psn, hand.base) for f in hand.engine.frames()] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_61_ack_in_rnr_wait(early):
+    """A late RNR NAK, then the ACK of all that was sent: the timer ends with nothing to repeat, and new work goes."""
+    hand = Asker(*THREE)
+    hand.ack(1, 0x20 | 14)
+    hand.ack(2)
+    assert statuses(hand) == [(0, 0), (1, 0), (2, 0)]
+    if early:
+        hand.bench.engine_sends(hand.qp, "WRITE", 0, 8, wr_id=3)
+    hand.bench.bench.step(8000)
+    if not early:
+        hand.bench.engine_sends(hand.qp, "WRITE", 0, 8, wr_id=3)
+        hand.bench.bench.step(400)
+    assert {op.psn_diff(parse(f).psn, hand.base) for f in hand.engine.frames()} == {3}
+    hand.ack(3)
+    assert statuses(hand) == [(3, 0)] and hand.state() == OK
+
+
 def test_74_posted_in_err():
     """Work posted in ERR is flushed, in order, on both queues."""
     hand = Hand()

@@ -272,7 +272,8 @@ class RequesterVisit(LiteXModule):
                 a.row.eq(index_of("LOCAL_LENGTH")),
             ),
             bad.eq(a.row != 0),
-            able.eq(self.stages[5].valid & (self.stages[5].kind == VISIT) & s5.hit & ~s5.paused),
+            # A pause is void when what was refused has been acknowledged all the same: nothing is left to go back to.
+            able.eq(self.stages[5].valid & (self.stages[5].kind == VISIT) & s5.hit & (~s5.paused | s5.idle)),
             done.eq(s5.left[-1] | (s5.left == 0)),
             held.eq(~(s5.rts | (s5.sqd & s5.registered)) | s5.wide | self.halted_port.row.halted
                 | (~s5.registered & s5.out_full)

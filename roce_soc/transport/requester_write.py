@@ -23,6 +23,7 @@ def write_visit(s6, step, sq, row, enter, high, moved, now):
             If(s6.idle, row.busy_since.eq(now)),
             If(s6.last, row.msg_psn.eq(s6.next)),
         ),
+        If(s6.idle, row.paused.eq(0)),
         If(s6.refuse, row.msg_high.eq(s6.msg_psn + 1)),
         If(s6.skip,
             row.next_psn.eq(s6.end_psn),
