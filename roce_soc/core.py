@@ -34,9 +34,10 @@ from roce_soc.transport.reply import RoCEReply
 from roce_soc.transport.requester_side import RoCESendSide
 from roce_soc.transport.responder import RoCEResponder
 
-CAUSE_NAMES = {abi.EVENT_COMPLETION: "completion", abi.EVENT_CQ_ERR: "cq_err", abi.EVENT_QP_FATAL: "qp_fatal", abi.EVENT_QP_REQ_ERR: "qp_req_err",
-    abi.EVENT_QP_ACCESS_ERR: "qp_access_err", abi.EVENT_COMM_EST: "comm_est", abi.EVENT_SQ_DRAINED: "sq_drained",
-    abi.EVENT_PORT_ACTIVE: "port_active", abi.EVENT_PORT_ERR: "port_err"}
+CAUSE_NAMES = {
+    abi.EVENT_COMPLETION: "completion", abi.EVENT_CQ_ERR: "cq_err", abi.EVENT_QP_FATAL: "qp_fatal",
+    abi.EVENT_QP_REQ_ERR: "qp_req_err", abi.EVENT_QP_ACCESS_ERR: "qp_access_err", abi.EVENT_COMM_EST: "comm_est",
+    abi.EVENT_SQ_DRAINED: "sq_drained", abi.EVENT_PORT_ACTIVE: "port_active", abi.EVENT_PORT_ERR: "port_err"}
 MASTERS = ("firmware", "host")
 
 
@@ -73,14 +74,16 @@ class RoCECore(LiteXModule):
     ev.irq : interrupt of the event queue's causes
     ready : tables are initialised.
     """
-    def __init__(self, *, n_qps=DEFAULT_QPS, n_mrs=DEFAULT_MRS, n_cqs=DEFAULT_CQS, n_chunks=512, doorbell_pages=16, memory_bytes=0,
-                 scalable_ticks=False, tick_cycles=TICK_CYCLES):
+    def __init__(self, *, n_qps=DEFAULT_QPS, n_mrs=DEFAULT_MRS, n_cqs=DEFAULT_CQS, n_chunks=512, doorbell_pages=16,
+                 memory_bytes=0, scalable_ticks=False, tick_cycles=TICK_CYCLES):
         # Tables.
         self.context = context = QPContext(n_qps)
         self.mr      = mr      = MRTable(n_mrs)
-        words        = capability.capability_words(n_qps=n_qps, n_mrs=n_mrs, n_cqs=n_cqs, n_rqs=n_qps, memory_bytes=memory_bytes)
+        words        = capability.capability_words(
+            n_qps=n_qps, n_mrs=n_mrs, n_cqs=n_cqs, n_rqs=n_qps, memory_bytes=memory_bytes)
         self.capability = capability.RoCECapability(words)
-        self.command = command = CommandPort(context, n_mrs=n_mrs, n_cqs=n_cqs, n_rqs=n_qps, capability=[v for v, _ in words.values()])
+        self.command = command = CommandPort(
+            context, n_mrs=n_mrs, n_cqs=n_cqs, n_rqs=n_qps, capability=[v for v, _ in words.values()])
         for master in MASTERS:
             setattr(self, f"mailbox_{master}", command.get_mailbox())
 
@@ -142,8 +145,12 @@ class RoCECore(LiteXModule):
         ]
 
         # Commands and events.
-        for side, ctl, done in (("responder", responder.ctl, responder.ctl_done), ("requester", send.requester.ctl, send.requester.ctl_done),
-                                ("requester", send.completer.ctl, send.walker.ctl_done), ("completion", cq.ctl, cq.ctl_done)):
+        for side, ctl, done in (
+            ("responder",  responder.ctl,      responder.ctl_done),
+            ("requester",  send.requester.ctl, send.requester.ctl_done),
+            ("requester",  send.completer.ctl, send.walker.ctl_done),
+            ("completion", cq.ctl,             cq.ctl_done),
+        ):
             owner = command.get_owner(side)
             self.comb += [owner.ctl.connect(ctl), owner.done.eq(done)]
         self.port_event = eq.get_port()
@@ -170,17 +177,24 @@ class RoCECore(LiteXModule):
         self.payload_write, self.payload_read = placer.port, fetcher.port
         self.completion_write, self.descriptor_read = completions.port, descriptors.port
         for master, queue in zip(completions.masters, (cq, eq)):
-            self.comb += [queue.wcmd.connect(master.wcmd), queue.wdata.connect(master.wdata), master.wack.connect(queue.wack)]
+            self.comb += [
+                queue.wcmd.connect(master.wcmd),
+                queue.wdata.connect(master.wdata),
+                master.wack.connect(queue.wack),
+            ]
         for master, queue in zip(descriptors.masters, (send.sq, rq)):
             self.comb += [queue.rcmd.connect(master.rcmd), master.rdata.connect(queue.rdata)]
 
         # Interrupt.
         self.ev = ev = EventManager()
         for cause in CAUSES:
-            setattr(ev, CAUSE_NAMES[cause], EventSourcePulse(CAUSE_NAMES[cause], f"Event {CAUSE_NAMES[cause]} was written to the event queue."))
-        ev.overflow = EventSourcePulse("overflow", "An event found no room in the event queue; its cause is pending all the same.")
+            name = CAUSE_NAMES[cause]
+            setattr(ev, name, EventSourcePulse(name, f"Event {name} was written to the event queue."))
+        ev.overflow = EventSourcePulse("overflow",
+            "An event found no room in the event queue; its cause is pending all the same.")
         ev.finalize()
-        self.comb += [getattr(ev, name).trigger.eq(eq.causes[i]) for i, name in enumerate([CAUSE_NAMES[c] for c in CAUSES] + ["overflow"])]
+        names = [CAUSE_NAMES[c] for c in CAUSES] + ["overflow"]
+        self.comb += [getattr(ev, name).trigger.eq(eq.causes[i]) for i, name in enumerate(names)]
 
         # Time, counters.
         scanner   = send.scanner
@@ -225,7 +239,8 @@ class RoCECore(LiteXModule):
             "rx_requests":    (buffer.request.valid & buffer.request.ready, "Good request packets."),
             "rx_responses":   (buffer.response.valid & buffer.response.ready, "Good response packets."),
             "tx_frames":      (ends(transmit.source), "Frames transmitted, all classes."),
-            "tx_requests":    (self.send.requester.source.valid & self.send.requester.source.ready, "Request packets built, retransmissions included."),
+            "tx_requests":    (send.requester.source.valid & send.requester.source.ready,
+                "Request packets built, retransmissions included."),
             "tx_acks":        (self.reply.control.valid & self.reply.control.ready, "Acknowledges built."),
             "tx_reads":       (self.reply.reads.valid & self.reply.reads.ready, "READ reply packets built."),
             "rewinds":        (send.walker.rewind.valid & send.walker.rewind.ready, "Retransmissions begun."),

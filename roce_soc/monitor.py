@@ -38,8 +38,10 @@ class RoCEMonitor(LiteXModule):
         self.counter_select = CSRStorage(fields=[
             CSRField("index", size=8, description="Counter: row of errors.py, or 64 + traffic counter."),
         ], description="Counter shown by `counter_value`.")
-        self.counter_value = CSRStatus(32, description="Counter at `counter_select`, free running, sampled when `counter_select` is written.")
-        self.lines = CSRStatus(32, description="Refusal lines written since reset; the newest is line (lines - 1) modulo 64.")
+        self.counter_value = CSRStatus(32,
+            description="Counter at `counter_select`, free running, sampled when `counter_select` is written.")
+        self.lines = CSRStatus(32,
+            description="Refusal lines written since reset; the newest is line (lines - 1) modulo 64.")
         self.lines_lost = CSRStatus(32, description="Refusals counted but not logged.")
         self.line_select = CSRStorage(fields=[
             CSRField("index", size=6, description="Line of the refusal ring."),
@@ -47,7 +49,8 @@ class RoCEMonitor(LiteXModule):
         self.line_row = CSRStatus(fields=[
             CSRField("row",    size=8,  offset=0, description="Row of errors.py."),
             CSRField("opcode", size=8,  offset=8, description="BTH or work request opcode."),
-            CSRField("source", size=8,  offset=16, description="Which part refused: number in the order of doc/architecture.md."),
+            CSRField("source", size=8,  offset=16,
+                description="Which part refused: number in the order of doc/architecture.md."),
         ], description="What was refused.")
         self.line_qpn  = CSRStatus(32, description="Destination QPN or QP.")
         self.line_psn  = CSRStatus(32, description="PSN.")
@@ -71,7 +74,11 @@ class RoCEMonitor(LiteXModule):
             values[TRAFFIC_BASE + i] = [counter]
         sampled = Signal(32)
         self.sync += If(self.counter_select.re,
-            Case(self.counter_select.storage, {**{i: sampled.eq(sum(c)) for i, c in values.items()}, "default": sampled.eq(0)}))
+            Case(self.counter_select.storage, {
+                **{i: sampled.eq(sum(c)) for i, c in values.items()},
+                "default": sampled.eq(0),
+            })
+        )
         self.comb += self.counter_value.status.eq(sampled)
 
         # Refusal ring: a small FIFO per source, one line a clock into the RAM.
@@ -98,7 +105,8 @@ class RoCEMonitor(LiteXModule):
         for number, fifo in fifos:
             body = [
                 wr.we.eq(1),
-                wr.dat_w.eq(Cat(*[getattr(fifo.source, n) for n, _ in refusal_description().payload_layout], C(number, 8), self.time)),
+                wr.dat_w.eq(Cat(*[getattr(fifo.source, n) for n, _ in refusal_description().payload_layout],
+                    C(number, 8), self.time)),
                 fifo.source.ready.eq(1),
             ]
             pick = If(fifo.source.valid, *body) if pick is None else pick.Elif(fifo.source.valid, *body)

@@ -37,5 +37,6 @@ class TimeBase(LiteXModule):
 
         self.comb += self.now_low.status.eq(now)
         if scalable:
-            self.tick_cycles = CSRStorage(16, reset=tick_cycles, description="Engine clocks of a tick, 1 or more; a board's is fixed.")
+            self.tick_cycles = CSRStorage(16, reset=tick_cycles,
+                description="Engine clocks of a tick, 1 or more; a board's is fixed.")
             self.comb += self.cycles.eq(self.tick_cycles.storage)

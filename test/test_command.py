@@ -150,6 +150,63 @@ def test_bad_values(so, bad, word):
     assert bench.modify(abi.QP_RTR, pmtu=6)[:2] == (abi.CODE_BAD_VALUE, 2)
 
 
+@pytest.mark.parametrize("bad,word", [(dict(qpi=1, qpn=1), 1), (dict(qpi=0, qpn=0), 1), (dict(qpi=15, qpn=0xffffff), 1), (dict(recv_cq=8), 4)])
+def test_reserved_numbers(so, bad, word):
+    """QPNs 0, 1 and 0xffffff are never made; both completion queues must exist. The last good ones beside them pass."""
+    bench = Bench(so)
+    assert bench.modify(abi.QP_INIT, **bad)[:2] == (abi.CODE_BAD_VALUE, word)
+    near = {0: 16, 1: 17, 15: 0xffffef}.get(bad.get("qpi"))
+    assert bench.modify(abi.QP_INIT, **(dict(bad, qpn=near) if near else dict(recv_cq=7)))[0] == abi.CODE_OK
+
+
+def test_error_needs_no_attributes(so):
+    """A QP goes to ERR or RESET whatever its path MTU says."""
+    bench = Bench(so)
+    bench.modify(abi.QP_INIT)
+    assert bench.modify(abi.QP_ERR, pmtu=0)[0] == abi.CODE_OK
+    assert bench.modify(abi.QP_RESET, pmtu=7, send_cq=9, qpn=0)[0] == abi.CODE_OK
+
+
+def test_bad_rings(so):
+    """A ring of one entry, or an unaligned one, is refused; an entry that takes a ring away may say anything."""
+    bench = Bench(so)
+    for command in (abi.CMD_WRITE_CQ, abi.CMD_WRITE_RQ, abi.CMD_WRITE_EQ):
+        for bad in (dict(log2=0, addr=0x1000), dict(log2=3, addr=0x1020)):
+            assert bench.run(command, abi.pack_args(abi.CQ_ARGS, index=0, valid=1, **bad))[:2] == (abi.CODE_BAD_VALUE, 1)
+    assert bench.run(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=1, valid=0, log2=0, addr=1))[0] == abi.CODE_OK
+    assert bench.cq.recv().enable == 0
+
+
+def test_fatal_whose_owner_does_not_answer(so):
+    """Its event comes all the same, and no mailbox is told of an end that is not its command's."""
+    bench = Bench(so)
+    for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
+        bench.modify(state)
+    status = bench.csr(0, "status")
+    bench.fatal.send(type=abi.EVENT_QP_FATAL, queue=3, info=1)
+    bench.sim.step(20)
+    bench.start(abi.CMD_QUERY_QP, [3])
+    bench.sim.step(700)
+    assert [(e["type"], e["queue"]) for e in bench.event.recv_all()] == [(abi.EVENT_QP_FATAL, 3)]
+    assert status & 2
+    assert bench.finish()[0] == abi.CODE_OK and bench.row(3)["state"] == abi.QP_ERR
+
+
+def test_busy_mailbox(so):
+    """While a command waits, writes to its words and its go register change nothing, and it is not done."""
+    bench = Bench(so)
+    bench.modify(abi.QP_INIT)
+    bench.answers = False
+    bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=3, qpn=0x13, state=abi.QP_RTR, pmtu=3, sq_log2=4))
+    assert bench.csr(0, "status") & 3 == 1
+    bench.csr(0, "index", 0)
+    bench.csr(0, "data", 0x55)
+    bench.csr(0, "index", 0)
+    assert bench.csr(0, "value") != 0x55
+    bench.csr(0, "go", abi.CMD_NOP | 99 << 8)
+    assert bench.finish()[0] == abi.CODE_TIMEOUT
+
+
 def test_codes(so):
     """Unknown commands and indices beyond the tables."""
     bench = Bench(so)

@@ -43,15 +43,15 @@ class Bench:
             self.ring()
 
     def ring(self, **more):
-        self.write.send(**{**dict(index=0, enable=1, log2=self.log2, target=0, page=0, addr=ADDR), **more})
+        self.write.send(**{**dict(index=0, enable=1, log2=self.log2, target=0, page=7, addr=ADDR), **more})
         self.sim.drain(self.write)
         self.sim.step(2)
 
     def post(self, port=0, type=abi.EVENT_COMPLETION, queue=0, info=0):
         self.events[port].send(type=type, queue=queue, info=info)
 
-    def consume(self, index=None):
-        self.bell.send(kind=abi.DOORBELL_EQ//4, page=0, queue=0, index=(self.read if index is None else index) & 0xffff)
+    def consume(self, index=None, page=7, queue=0):
+        self.bell.send(kind=abi.DOORBELL_EQ//4, page=page, queue=queue, index=(self.read if index is None else index) & 0xffff)
         self.sim.drain(self.bell)
         self.sim.step(2)
 
@@ -106,6 +106,19 @@ def test_full(so):
     bench.sim.step(100)
     assert [e["queue"] for e in bench.poll()] == [20]
     assert bench.pulses()[CAUSE_OVERFLOW] == 4
+
+
+def test_another_page(so):
+    """A doorbell on another owner's page, or for another queue, makes no room."""
+    bench = Bench(so)
+    for i in range(8):
+        bench.post(queue=i)
+    bench.sim.step(200)
+    bench.consume(index=8, page=6)
+    bench.consume(index=8, queue=1)
+    bench.post(queue=8)
+    bench.sim.step(60)
+    assert bench.pulses()[CAUSE_OVERFLOW] == 1
 
 
 def test_no_ring(so):

@@ -151,7 +151,8 @@ class PayloadPlacer(LiteXModule):
             commands.sink.tag.eq(tag),
             If(first_line,
                 commands.sink.addr.eq(job.addr),
-                commands.sink.length.eq(Mux((job.addr[:12] + job.length) > PAGE_BYTES, PAGE_BYTES - job.addr[:12], job.length)),
+                commands.sink.length.eq(Mux((job.addr[:12] + job.length) > PAGE_BYTES,
+                    PAGE_BYTES - job.addr[:12], job.length)),
             ).Else(
                 commands.sink.addr.eq(Cat(C(0, 12), job.addr[12:] + 1)),
                 commands.sink.length.eq(job.addr[:12] + job.length - PAGE_BYTES),
@@ -167,7 +168,8 @@ class PayloadPlacer(LiteXModule):
         )
 
         # Stages 1 and 2: rotation by four-to-one choices; stage 3: merge with the beat before.
-        control = [("valid", 1), ("emit", 1), ("first", 1), ("last", 1), ("page_last", 1), ("page_first", 1), ("turn", 6), ("lane", 6), ("end", 6)]
+        control = [("valid", 1), ("emit", 1), ("first", 1), ("last", 1), ("page_last", 1), ("page_first", 1),
+            ("turn", 6), ("lane", 6), ("end", 6)]
         c1, c2  = Record(control), Record(control)
         d1, d2, d0 = Signal(dw), Signal(dw), Signal(dw)
         previous   = Signal(dw)
@@ -180,7 +182,8 @@ class PayloadPlacer(LiteXModule):
         self.comb += end.eq(lane + job.length[:6])
         self.sync += If(move,
             c1.valid.eq(step), c1.emit.eq(emit), c1.first.eq(first_line), c1.last.eq(last_line),
-            c1.page_first.eq(page_first), c1.page_last.eq(page_last), c1.turn.eq(turn), c1.lane.eq(lane), c1.end.eq(end),
+            c1.page_first.eq(page_first), c1.page_last.eq(page_last),
+            c1.turn.eq(turn), c1.lane.eq(lane), c1.end.eq(end),
             Case(turn[2:4], {i: d1.eq(choice) for i, choice in enumerate(rotations(coarse, turn[2:4], 2))}),
             c2.eq(c1),
             Case(c1.turn[:2], {i: d2.eq(choice) for i, choice in enumerate(rotations(d1, c1.turn[:2], 0))}),

@@ -215,7 +215,8 @@ class RoCEReceive(LiteXModule):
         bad, bad_early   = Signal(3), Signal(2)
         self.sync += [
             checksum.eq(checksum_a + checksum_b),
-            bad_length.eq((f.udp_length > l3_bytes) | (f.udp_length < opcodes.UDP_BYTES + opcodes.BTH_BYTES + opcodes.ICRC_BYTES)
+            bad_length.eq((f.udp_length > l3_bytes)
+                | (f.udp_length < opcodes.UDP_BYTES + opcodes.BTH_BYTES + opcodes.ICRC_BYTES)
                 | (f.udp_length[13:] != 0)),
             bad_early.eq(Cat(bad_fragment, bad_options)),
             bad.eq(Cat(bad_early, bad_length)),

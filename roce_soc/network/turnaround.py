@@ -14,13 +14,14 @@ LEVEL      = WIRE_BEATS - MAX_FRAME//64 - 16
 # RoCETurnaround -----------------------------------------------------------------------------------
 
 class RoCETurnaround(LiteXModule):
-    """A local frame enters at a frame boundary of the wire, when the wire's FIFO has room for all that may come meanwhile.
+    """Lets a local frame in at a frame boundary of the wire, when the wire's FIFO has room for what may come meanwhile.
 
     Endpoints
     ---------
     wire : roce_wire_description(512), in
         Always accepted; the local side takes at most the clocks that the wire leaves idle.
     local : roce_wire_description(512), in
+        Frames without gaps inside, out of a store-and-forward FIFO: what the wire's FIFO is dimensioned for.
     source : roce_wire_description(512), out
         Valid only.
 

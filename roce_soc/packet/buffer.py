@@ -46,7 +46,8 @@ class PacketBuffer(LiteXModule):
     refusal : refusal_description(), out
         One pulse for each frame that was not handed out.
 
-    Latency: verdict to record 2 clocks; fetch to the first beat 4 clocks, then one beat a clock, no gap between packets.
+    Latency: verdict to record 2 clocks; fetch to the first beat 4 clocks, then one beat a clock,
+        no gap between packets.
     Errors : no free chunk, or no room for the record: the frame is dropped whole, row BUFFER_FULL.
     """
     def __init__(self, n_chunks=512, dw=DATA_WIDTH):
@@ -143,7 +144,8 @@ class PacketBuffer(LiteXModule):
         ]
 
         # Frames that wait for their verdict.
-        self.frames = frames = stream.SyncFIFO([("head", chunk_bits), ("size", 7), ("overflow", 1), ("offset", 6)], FRAME_DEPTH)
+        self.frames = frames = stream.SyncFIFO(
+            [("head", chunk_bits), ("size", 7), ("overflow", 1), ("offset", 6)], FRAME_DEPTH)
         ended, ended_offset = Signal(), Signal(6)
         self.sync += [
             ended.eq(sink.valid & sink.last),

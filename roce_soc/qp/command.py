@@ -27,8 +27,10 @@ TRANSITIONS = {
     (abi.QP_SQD,   abi.QP_SQD):  ("row",),
     (abi.QP_SQD,   abi.QP_RTS):  ("row", ("requester", CTL_RESUME)),
 }
-TRANSITIONS.update({(state, abi.QP_RESET): ("row", ("requester", CTL_RESET), ("responder", CTL_RESET), ("completion", CTL_RESET)) for state in range(7)})
-TRANSITIONS.update({(state, abi.QP_ERR): ("row", ("responder", CTL_ERR), ("requester", CTL_ERR)) for state in range(1, 7)})
+TO_RESET = ("row", ("requester", CTL_RESET), ("responder", CTL_RESET), ("completion", CTL_RESET))
+TO_ERR   = ("row", ("responder", CTL_ERR), ("requester", CTL_ERR))
+TRANSITIONS.update({(state, abi.QP_RESET): TO_RESET for state in range(7)})
+TRANSITIONS.update({(state, abi.QP_ERR): TO_ERR for state in range(1, 7)})
 
 SIDES = ("responder", "requester", "completion")
 
@@ -129,8 +131,8 @@ class CommandPort(LiteXModule):
     get_fatal() : event_description(), in
         QPs that failed: type EVENT_QP_*, queue = QP index, info = row of errors.py.
     get_owner(side) : `ctl` out, `done` in
-        Owners of rows; side "responder", "requester" or, what their completions pass last, "completion". All owners of a side get each of its operations in turn,
-        in the order of these calls, CTL_START in the reverse order.
+        Owners of rows; side "responder", "requester" or, what their completions pass last, "completion".
+        All owners of a side get each of its operations in the order of these calls, CTL_START in the reverse one.
     event : event_description(), out
         Fatal events, after the QP's state is ERR.
     mr_write : {args of abi.MR_ARGS, valid_row}, cq_write, rq_write, eq_write : ring_write_description(), out
@@ -222,9 +224,10 @@ class CommandPort(LiteXModule):
     def _add_tables(self):
         """Rows of memory regions and rings: the arguments as they stand."""
         rings     = (self.cq_write, self.rq_write, self.eq_write)
-        self.ring = {name: self._arg(abi.CQ_ARGS, name) for name in ("index", "valid", "log2", "target", "page", "addr")}
+        places    = ("index", "log2", "target", "page", "addr")
+        self.ring = {name: self._arg(abi.CQ_ARGS, name) for name in ("valid", *places)}
         self.comb += [
-            [[getattr(w, name).eq(self.ring[name]) for name in ("index", "log2", "target", "page", "addr")] for w in rings],
+            [[getattr(w, name).eq(self.ring[name]) for name in places] for w in rings],
             [w.enable.eq(self.ring["valid"]) for w in rings],
             [getattr(self.mr_write, a.name).eq(self._arg(abi.MR_ARGS, a.name)) for a in abi.MR_ARGS],
             self.mr_write.valid_row.eq(self.opcode == abi.CMD_WRITE_MR),
@@ -236,8 +239,7 @@ class CommandPort(LiteXModule):
         for a in abi.QP_ARGS:
             value = self.qpi if a.name == "qpi" else getattr(self.port.row, a.name, None)
             if value is not None:
-                low = 32*a.word + a.bit
-                self.comb += query[low:low + len(value)].eq(value)
+                self.comb += query[32*a.word + a.bit:32*a.word + a.bit + len(value)].eq(value)
         device = sum(value << (32*i) for i, value in enumerate(self.capability))
         self.comb += answer.eq(Mux(self.opcode == abi.CMD_QUERY_QP, query, device))
         for i, mailbox in enumerate(self.mailboxes):
@@ -254,7 +256,8 @@ class CommandPort(LiteXModule):
         arg, state = (lambda name: self._arg(abi.QP_ARGS, name)), self.new_state
         qpn = arg("qpn")
         checks = (
-            (1,  (qpn[:self.context.bits] != self.qpi) | (qpn < 2) | (qpn == 0xffffff) | (arg("qp_type") != abi.QP_TYPE_RC)),
+            (1,  (qpn[:self.context.bits] != self.qpi) | (qpn < 2) | (qpn == 0xffffff)
+                | (arg("qp_type") != abi.QP_TYPE_RC)),
             (2,  (state >= abi.QP_RTR) & (state != abi.QP_ERR) & ((arg("pmtu") == 0) | (arg("pmtu") > 5))),
             (4,  (arg("send_cq") >= self.n_cqs) | (arg("recv_cq") >= self.n_cqs)),
             (5,  (arg("rq_index") >= self.n_rqs) | (arg("sq_log2") == 0)),
@@ -313,19 +316,12 @@ class CommandPort(LiteXModule):
                 "default":             self._end(abi.CODE_BAD_OPCODE),
             })
         )
-        fsm.act("WRITE-MR",
-            self.mr_write.valid.eq(1),
-            If(self.mr_write.ready, *self._end(abi.CODE_OK))
-        )
+        fsm.act("WRITE-MR", self.mr_write.valid.eq(1), If(self.mr_write.ready, *self._end(abi.CODE_OK)))
         ring_bad = self.ring["valid"] & ((self.ring["log2"] == 0) | (self.ring["addr"][:6] != 0))
         for name, sink in (("CQ", self.cq_write), ("RQ", self.rq_write), ("EQ", self.eq_write)):
             fsm.act(f"WRITE-{name}",
-                If(ring_bad,
-                    *self._end(abi.CODE_BAD_VALUE, 1)
-                ).Else(
-                    sink.valid.eq(1),
-                    If(sink.ready, *self._end(abi.CODE_OK))
-                )
+                If(ring_bad, *self._end(abi.CODE_BAD_VALUE, 1)
+                ).Else(sink.valid.eq(1), If(sink.ready, *self._end(abi.CODE_OK)))
             )
         self._add_qp_states(fsm)
         fsm.act("DONE", self.done.eq(1), NextState("IDLE"))
@@ -338,7 +334,8 @@ class CommandPort(LiteXModule):
         bad, word    = self._add_checks()
         old          = self.port.row
         self.comb += Case(Cat(self.new_state, self.old_state), {
-            **{(o << 3 | n): [allowed.eq(1), program.eq(programs.index(tuple(p)))] for (o, n), p in TRANSITIONS.items()},
+            **{(o << 3 | n): [allowed.eq(1), program.eq(programs.index(tuple(p)))]
+                for (o, n), p in TRANSITIONS.items()},
             "default": allowed.eq(0)})
         fsm.delayed_enter("READ-ROW", "JUDGE-STATE", 3)
         fsm.act("JUDGE-STATE",
@@ -369,10 +366,7 @@ class CommandPort(LiteXModule):
             for j, (owner, op) in enumerate(flat):
                 name, after = f"P{i}-{j}", f"P{i}-{j + 1}" if j + 1 < len(flat) else "APPLIED"
                 if owner is None:
-                    fsm.act(name,
-                        self.context.write.valid.eq(1),
-                        If(self.context.write.ready, NextState(after))
-                    )
+                    fsm.act(name, self.context.write.valid.eq(1), If(self.context.write.ready, NextState(after)))
                     continue
                 psn = "rq_psn" if owner in self.owners["responder"] else "sq_psn"
                 fsm.act(name,
@@ -384,15 +378,13 @@ class CommandPort(LiteXModule):
                 )
                 fsm.act(f"{name}-WAIT",
                     running.eq(1),
-                    If(owner.done,
-                        NextState(after)
+                    If(owner.done, NextState(after)
                     ).Elif(watchdog == self.timeout,
-                        *self._end(abi.CODE_TIMEOUT)
+                        # No command waits for a fatal error: its event tells.
+                        If(self.from_fatal, NextState("TELL")).Else(*self._end(abi.CODE_TIMEOUT))
                     )
                 )
-        fsm.act("APPLIED",
-            If(self.from_fatal, NextState("TELL")).Else(*self._end(abi.CODE_OK))
-        )
+        fsm.act("APPLIED", If(self.from_fatal, NextState("TELL")).Else(*self._end(abi.CODE_OK)))
         fsm.act("TELL",
             self.event.valid.eq(1),
             [getattr(self.event, n).eq(getattr(self.fatal, n)) for n, _ in self.fatal.layout],

@@ -95,7 +95,8 @@ class CompletionQueues(LiteXModule):
 
         # Rows.
         row_layout = [("valid", 1), ("target", TARGET_WIDTH), ("log2", 4), ("page", 8), ("addr", 64),
-            ("producer", 16), ("consumer", 16), ("armed", 1), ("solicited_only", 1), ("last_solicited", 15), ("overflow", 1)]
+            ("producer", 16), ("consumer", 16), ("armed", 1), ("solicited_only", 1),
+            ("last_solicited", 15), ("overflow", 1)]
         row, new = Record(row_layout), Record(row_layout)
         rows     = Memory(len(row.raw_bits()), self.n_cqs)
         rd, wr   = rows.get_port(), rows.get_port(write_capable=True)
@@ -105,8 +106,8 @@ class CompletionQueues(LiteXModule):
         self.comb += self.ready.eq(walker[-1])
 
         # Stage A: geometry first, then doorbells, then completions round robin.
-        op_layout = [("kind", 3), ("cqn", bits), ("known", 1), ("page", 8), ("index", 16), ("geometry", len(row.raw_bits())),
-            ("cqe", len(Record(cqe_description().payload_layout).raw_bits()))]
+        op_layout = [("kind", 3), ("cqn", bits), ("known", 1), ("page", 8), ("index", 16),
+            ("geometry", len(row.raw_bits())), ("cqe", len(Record(cqe_description().payload_layout).raw_bits()))]
         a, b, c   = Record(op_layout), Record(op_layout), Record(op_layout)
         a_valid, b_valid, c_valid = Signal(), Signal(), Signal()
         self.rr   = rr = RoundRobin(max(len(self.sinks), 1), SP_CE)
@@ -119,8 +120,10 @@ class CompletionQueues(LiteXModule):
         ]
         granted = Record(cqe_description().payload_layout)
         granted_valid = Signal()
-        self.comb += Case(rr.grant, {i: [granted_valid.eq(s.valid), granted.raw_bits().eq(Cat(*[getattr(s, n) for n, _ in cqe_description().payload_layout]))]
-            for i, s in enumerate(self.sinks)})
+        self.comb += Case(rr.grant, {i: [
+            granted_valid.eq(s.valid),
+            granted.raw_bits().eq(Cat(*[getattr(s, n) for n, _ in cqe_description().payload_layout])),
+        ] for i, s in enumerate(self.sinks)})
         doorbell, drained = self.doorbell, Signal()
         self.comb += [
             hazard.eq((b_valid & (b.cqn == a.cqn)) | (c_valid & (c.cqn == a.cqn))),
@@ -167,7 +170,8 @@ class CompletionQueues(LiteXModule):
         full, usable, solicited, fire = Signal(), Signal(), Signal(), Signal()
         beyond, beyond_solicited      = Signal(15), Signal(15)
         self.sync += q.raw_bits().eq(rd.dat_r)
-        out_layout = [("write", 1), ("mark", 1), ("target", TARGET_WIDTH), ("addr", 64), ("cqe", 256), ("fire", 1), ("type", 8), ("cqn", bits)]
+        out_layout = [("write", 1), ("mark", 1), ("target", TARGET_WIDTH), ("addr", 64), ("cqe", 256), ("fire", 1),
+            ("type", 8), ("cqn", bits)]
         self.out   = out = stream.SyncFIFO(out_layout, 8)
         mask       = Signal(16)
         bad_bell, lost = Signal(), Signal()
@@ -242,7 +246,7 @@ class CompletionQueues(LiteXModule):
         self._do_write(out, bits)
 
     def _add_drain(self, drained):
-        """What each client held when `ctl` came has been taken: it was idle for a while since, or has given all it can hold."""
+        """What each client held when `ctl` came has been taken: it was idle for a while, or gave all it can hold."""
         over = []
         for sink in self.sinks:
             given, idle, empty = Signal(max=CLIENT_HOLDS + 1), Signal(max=CLIENT_SHOWS + 1), Signal()
@@ -258,7 +262,8 @@ class CompletionQueues(LiteXModule):
 
     def _do_write(self, out, bits):
         """Issues each write as command and beat together; the event follows the acknowledge."""
-        self.acks = acks = stream.SyncFIFO([("write", 1), ("mark", 1), ("fire", 1), ("type", 8), ("cqn", bits)], WRITES_OUTSTANDING)
+        self.acks = acks = stream.SyncFIFO(
+            [("write", 1), ("mark", 1), ("fire", 1), ("type", 8), ("cqn", bits)], WRITES_OUTSTANDING)
         # Events wait here so that acknowledges are always taken.
         self.events = events = stream.SyncFIFO(event_description(), 2*WRITES_OUTSTANDING)
         cmd_done, data_done = Signal(), Signal()
@@ -281,7 +286,8 @@ class CompletionQueues(LiteXModule):
             cmd_ok.eq(cmd_done | (self.wcmd.valid & self.wcmd.ready)),
             data_ok.eq(data_done | (self.wdata.valid & self.wdata.ready)),
             # An event for each outstanding acknowledge has its place before the write is finished.
-            take.eq(item.valid & acks.sink.ready & (self.events.level <= WRITES_OUTSTANDING) & (~item.write | (cmd_ok & data_ok))),
+            take.eq(item.valid & acks.sink.ready & (self.events.level <= WRITES_OUTSTANDING)
+                & (~item.write | (cmd_ok & data_ok))),
             item.ready.eq(take),
             acks.sink.valid.eq(take),
             [getattr(acks.sink, n).eq(getattr(item, n)) for n in ("write", "mark", "fire", "type", "cqn")],

@@ -12,7 +12,12 @@ from roce_soc import abi
 from roce_soc.common import doorbell_description, refusal_description
 from roce_soc.errors import ERRORS
 
-QUEUES = {"sq": (abi.DOORBELL_SQ,), "rq": (abi.DOORBELL_RQ,), "cq": (abi.DOORBELL_CQ, abi.DOORBELL_CQ_ARM), "eq": (abi.DOORBELL_EQ,)}
+QUEUES = {
+    "sq": (abi.DOORBELL_SQ,),
+    "rq": (abi.DOORBELL_RQ,),
+    "cq": (abi.DOORBELL_CQ, abi.DOORBELL_CQ_ARM),
+    "eq": (abi.DOORBELL_EQ,),
+}
 
 
 # DoorbellWindow -----------------------------------------------------------------------------------

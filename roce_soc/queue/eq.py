@@ -32,7 +32,7 @@ class EventQueue(LiteXModule):
     write : ring_write_description(), in
         Geometry; resets the indices.
     doorbell : doorbell_description(), in
-        Kind EQ: consumer index, free running 16 bits.
+        Kind EQ: consumer index, free running 16 bits; queue 0 on the owner page of the geometry, others change nothing.
     wcmd, wdata, wack : memory write port
         One 16-byte write an event.
     causes : Signal(len(CAUSES) + 1), out
@@ -75,7 +75,9 @@ class EventQueue(LiteXModule):
             mask.eq((1 << ring.log2) - 1),
         ]
         self.sync += [
-            If(self.doorbell.valid, consumer.eq(self.doorbell.index)),
+            If(self.doorbell.valid & (self.doorbell.queue == 0) & (self.doorbell.page == ring.page),
+                consumer.eq(self.doorbell.index),
+            ),
             If(self.write.valid,
                 [getattr(ring, n).eq(getattr(self.write, n)) for n, _ in ring.layout],
                 producer.eq(0), consumer.eq(0),
@@ -92,7 +94,8 @@ class EventQueue(LiteXModule):
             "phase": ~((producer >> ring.log2) & 1) & 1}
         self.comb += [
             full.eq(((producer - consumer) & 0xffff) > mask),
-            [eqe[place[n]:place[n] + len(v) if isinstance(v, Signal) else place[n] + 1].eq(v) for n, v in fields.items()],
+            [eqe[place[n]:place[n] + len(v) if isinstance(v, Signal) else place[n] + 1].eq(v)
+                for n, v in fields.items()],
             addr.eq(ring.addr + ((producer & mask) << log2_int(abi.EQE_BYTES))),
             self.wcmd.first.eq(1), self.wcmd.last.eq(1),
             self.wcmd.target.eq(ring.target),
