@@ -67,7 +67,7 @@ def test_example_of_the_guide():
     """The program of the programmer's guide runs as it stands."""
     text    = (ROOT / "doc" / "programmers_guide.md").read_text(encoding="utf-8")
     program = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
-    exec(compile(program, "programmers_guide.md", "exec"), {})
+    exec(compile(program, "programmers_guide.md", "exec"), {"__name__": "programmers_guide"})
 
 
 def test_testplan_names_tests_that_exist():
