@@ -24,6 +24,7 @@ class Commands(LiteXModule):
         self.box0, self.box1 = self.command.get_mailbox(), self.command.get_mailbox()
         self.fatal    = self.command.get_fatal()
         self.owners   = {side: self.command.get_owner(side) for side in SIDES}
+        self.owners["second"] = self.command.get_owner("requester")
         self.banks    = []
         for box in (self.box0, self.box1):
             bank = csr_bus.CSRBank(box.get_csrs(), bus=csr_bus.Interface(data_width=32, address_width=14))
@@ -49,7 +50,7 @@ def so():
 class Bench:
     def __init__(self, so):
         self.sim = sim = Sim(so, seed=1)
-        self.ctl = {side: sim.sink(f"{side}_ctl") for side in SIDES}
+        self.ctl = {side: sim.sink(f"{side}_ctl") for side in (*SIDES, "second")}
         self.event, self.mr, self.cq, self.fatal = sim.sink("event"), sim.sink("mr"), sim.sink("cq"), sim.source("fatal")
         self.answers, self.seq, self.started = True, 0, {}
         sim.reset()
@@ -118,13 +119,16 @@ def test_life(so):
     bench = Bench(so)
     assert bench.modify(abi.QP_INIT) == (abi.CODE_OK, 0, [])
     assert bench.modify(abi.QP_RTR) == (abi.CODE_OK, 0, [("responder", CTL_START, 3, 0x222, abi.QP_INIT)])
-    assert bench.modify(abi.QP_RTS) == (abi.CODE_OK, 0, [("requester", CTL_START, 3, 0x111, abi.QP_RTS)])
+    assert bench.modify(abi.QP_RTS) == (abi.CODE_OK, 0, [("second", CTL_START, 3, 0x111, abi.QP_RTS),
+        ("requester", CTL_START, 3, 0x111, abi.QP_RTS)])
     row = bench.row(3)
     assert (row["state"], row["dst_mac"], row["src_ip"], row["qpn"]) == (abi.QP_RTS, 0x0a0b0c0d0e0f, 1 << 100, 0x13)
     code, _, order = bench.modify(abi.QP_ERR)
-    assert code == abi.CODE_OK and [o[:2] + o[4:] for o in order] == [("responder", CTL_ERR, abi.QP_ERR), ("requester", CTL_ERR, abi.QP_ERR)]
+    assert code == abi.CODE_OK and [o[:2] + o[4:] for o in order] == [("responder", CTL_ERR, abi.QP_ERR), ("requester", CTL_ERR, abi.QP_ERR),
+        ("second", CTL_ERR, abi.QP_ERR)]
     code, _, order = bench.modify(abi.QP_RESET)
-    assert code == abi.CODE_OK and [o[:2] for o in order] == [("requester", CTL_RESET), ("responder", CTL_RESET), ("completion", CTL_RESET)]
+    assert code == abi.CODE_OK and [o[:2] for o in order] == [("requester", CTL_RESET), ("second", CTL_RESET), ("responder", CTL_RESET),
+        ("completion", CTL_RESET)]
     assert bench.row(3)["state"] == abi.QP_RESET
 
 
@@ -186,7 +190,7 @@ def test_fatal_whose_owner_does_not_answer(so):
     bench.fatal.send(type=abi.EVENT_QP_FATAL, queue=3, info=1)
     bench.sim.step(20)
     bench.start(abi.CMD_QUERY_QP, [3])
-    bench.sim.step(700)
+    bench.sim.step(2000)
     assert [(e["type"], e["queue"]) for e in bench.event.recv_all()] == [(abi.EVENT_QP_FATAL, 3)]
     assert status & 2
     assert bench.finish()[0] == abi.CODE_OK and bench.row(3)["state"] == abi.QP_ERR
@@ -221,6 +225,7 @@ def test_codes(so):
     assert bench.run(abi.CMD_WRITE_MR, abi.pack_args(abi.MR_ARGS, index=5, variant=0xab, access=7, pd=4, va=1 << 60, length=1 << 40, addr=0x123))[0] == abi.CODE_OK
     mr = bench.mr.recv()
     assert (mr["index"], mr.variant, mr.access, mr.pd, mr.va, mr.length, mr.addr, mr.valid_row) == (5, 0xab, 7, 4, 1 << 60, 1 << 40, 0x123, 1)
+    assert bench.run(abi.CMD_INVALIDATE_MR, [5])[0] == abi.CODE_OK and bench.mr.recv().valid_row == 0
 
 
 def test_queries(so):
@@ -250,8 +255,16 @@ def test_fatal(so):
     bench.start(abi.CMD_NOP, [])
     order = bench.finish()[2]
     bench.sim.step(100)
-    assert bench.row(3)["state"] == abi.QP_ERR and [o[:2] for o in order] == [("responder", CTL_ERR), ("requester", CTL_ERR)]
+    assert bench.row(3)["state"] == abi.QP_ERR and [o[:2] for o in order] == [("responder", CTL_ERR), ("requester", CTL_ERR), ("second", CTL_ERR)]
     assert [(e["type"], e["queue"], e["info"]) for e in bench.event.recv_all()] == [(abi.EVENT_QP_ACCESS_ERR, 3, 35)]
+
+
+def test_fatal_of_a_reset_qp(so):
+    """A failure that comes after the QP's RESET changes nothing and is not told."""
+    bench = Bench(so)
+    bench.fatal.send(type=abi.EVENT_QP_FATAL, queue=3, info=1)
+    bench.sim.step(100)
+    assert bench.row(3)["state"] == abi.QP_RESET and not len(bench.event) and not any(len(ctl) for ctl in bench.ctl.values())
 
 
 def test_owner_that_does_not_answer(so):
