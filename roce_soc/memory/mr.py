@@ -159,10 +159,13 @@ class MRTable(LiteXModule):
                 chain = [If(self.ports[client].request.valid, grant.eq(client)).Else(*chain)]
             cases[last] = chain
         self.comb += Case(rr, cases)
+        # A row is not read in the clock that writes it: block RAM leaves open what comes out.
+        open_ = Signal()
+        self.comb += open_.eq(self.ready & (self.step != 1))
         self.comb += Case(grant, {n: [
-            request.valid.eq(port.request.valid & self.ready),
+            request.valid.eq(port.request.valid & open_),
             request.payload.eq(port.request.payload),
-            port.request.ready.eq(self.ready),
+            port.request.ready.eq(open_),
         ] for n, port in enumerate(self.ports)})
         self.sync += If(request.valid, rr.eq(grant))
         self._add_pipeline(request, grant)
