@@ -62,7 +62,7 @@ class RoCECompleter(LiteXModule):
         self.decide  = decide  = CompleterDecide(context, state)
         self.results = results = stream.SyncFIFO(mr_port.result.description, 16)
         self.waits   = waits   = stream.SyncFIFO(
-            [("record", 1), ("tell", 1), ("psn", 24)] + item_description().payload_layout, PLACES)
+            [("record", 1), ("tell", 1), ("check", 1), ("psn", 24)] + item_description().payload_layout, PLACES)
         self.buffer  = buffer  = stream.Buffer(place_description())
         self.comb += [
             self.response.connect(decide.response),
@@ -74,6 +74,9 @@ class RoCECompleter(LiteXModule):
             buffer.source.connect(place),
             decide.refusal.connect(self.refusal, omit={"ready"}),
         ]
+
+        # Under its key from the check to the acknowledge of what is placed.
+        mr_port.track(decide.checks.sink.valid, waits.source.valid & waits.source.ready & waits.source.check)
 
         # Place.
         work, result = decide.work, results.source
@@ -89,7 +92,7 @@ class RoCECompleter(LiteXModule):
             waits.sink.valid.eq(known & (~work.record | buffer.sink.ready)),
             work.ready.eq(waits.sink.valid & waits.sink.ready),
             result.ready.eq(work.ready & work.check),
-            [getattr(waits.sink, n).eq(getattr(work, n)) for n in ("record", "psn", "qpi", "una", "action", "row", "tell")],
+            [getattr(waits.sink, n).eq(getattr(work, n)) for n in ("record", "check", "psn", "qpi", "una", "action", "row", "tell")],
             If(denied,
                 waits.sink.tell.eq(1),
                 *self.fails(waits.sink, work.psn),

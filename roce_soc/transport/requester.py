@@ -9,7 +9,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.common import ctl_description, tx_packet_description, tx_sent_description
+from roce_soc.common import OWNER_REQUESTER, ctl_description, tx_packet_description, tx_sent_description
 from roce_soc.transport.requester_launch import RequesterLaunch
 from roce_soc.transport.requester_rows import TIME_WIDTH, local_description, rewind_description
 from roce_soc.transport.requester_segment import RequesterSegment
@@ -75,3 +75,7 @@ class RoCERequester(LiteXModule):
             segment.source.connect(self.source),
             self.ctl_done.eq(launch.ctl_done),
         ]
+        # Under its key until its last packet is on its way: checked, cut, read and sent.
+        mr_port.track(visit.checks.sink.valid, results.source.valid & results.source.ready)
+        mr_port.track(launch.source.valid & launch.source.ready & ~launch.source.ctl, segment.burst_ended)
+        mr_port.track(segment.packet_begun, self.sent.valid & (self.sent.owner == OWNER_REQUESTER) & ~self.sent.marker)

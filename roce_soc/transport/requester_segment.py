@@ -33,6 +33,8 @@ class RequesterSegment(LiteXModule):
     ---------
     sink : burst_layout(), in
     source : tx_packet_description(), out
+    packet_begun, burst_ended : out, pulses
+        A packet is on its way; all packets of a burst are, or are not sent any more. Control is left out.
 
     Latency: 2 clocks, then one packet a clock.
     """
@@ -40,6 +42,7 @@ class RequesterSegment(LiteXModule):
         # Stream Endpoints.
         self.sink   = sink   = stream.Endpoint(burst_layout())
         self.source = stream.Endpoint(tx_packet_description())
+        self.packet_begun, self.burst_ended = Signal(), Signal()
 
         # # #
 
@@ -96,6 +99,8 @@ class RequesterSegment(LiteXModule):
             stale.eq(~burst.ctl & (burst.generation != latest.row.number)),
             packet.valid.eq(active & ~stale),
             sink.ready.eq(~active | stale | (packet.ready & final)),
+            self.packet_begun.eq(packet.valid & packet.ready & ~burst.ctl),
+            self.burst_ended.eq(active & sink.ready & ~burst.ctl),
         ]
         self.sync += [
             If(packet.valid & packet.ready,
