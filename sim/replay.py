@@ -43,7 +43,8 @@ class EngineUnderReplay:
         roce = self.engine.roce
         # Regions of one capture may have had the same address one after the other: each gets memory of its own.
         for number, region in enumerate(capture.regions(side)):
-            self.regions[region["name"]] = roce.reg_mr(region["va"], region["length"], access=region["access"], pd=region["pd"],
+            self.regions[region["name"]] = roce.reg_mr(region["va"], region["length"], access=region["access"],
+                pd=region["pd"],
                 addr=region["va"] | number << 44, index=region["key"] >> 8, variant=region["key"] & 0xff)
         for qp in capture.queue_pairs(side):
             if qp["qp_type"] != "RC":
@@ -51,15 +52,20 @@ class EngineUnderReplay:
             cq = roce.create_cq(RING_LOG2)
             v6 = len(qp["src_ip"]) == 16
             number = {name: int.from_bytes(qp[name], "big") for name in ("src_mac", "dst_mac", "src_ip", "dst_ip")}
-            made = roce.create_qp(cq, cq, sq_log2=RING_LOG2, rq_log2=RING_LOG2, index=qp["qpn"] % roce.n_qps, qpn=qp["qpn"], ipv6=int(v6),
-                pmtu=PMTU_CODES[qp["pmtu"]], sq_sig_all=int(qp["sq_sig_all"]), tclass=qp["tos"], hop_limit=qp["ttl"], flow_label=qp["flow_label"],
-                udp_sport=qp["sport"] or 0xc000, vlan_en=int(qp["vlan"] is not None), vlan_tci=qp["vlan"] or 0, **number,
-                **{name: qp[name] for name in ("dest_qpn", "sq_psn", "rq_psn", "timeout", "retry_cnt", "rnr_retry", "min_rnr_timer", "max_rd_atomic",
+            made = roce.create_qp(cq, cq, sq_log2=RING_LOG2, rq_log2=RING_LOG2, index=qp["qpn"] % roce.n_qps,
+                qpn=qp["qpn"], ipv6=int(v6),
+                pmtu=PMTU_CODES[qp["pmtu"]], sq_sig_all=int(qp["sq_sig_all"]), tclass=qp["tos"], hop_limit=qp["ttl"],
+                flow_label=qp["flow_label"],
+                udp_sport=qp["sport"] or 0xc000, vlan_en=int(qp["vlan"] is not None), vlan_tci=qp["vlan"] or 0,
+                **number,
+                **{name: qp[name] for name in ("dest_qpn", "sq_psn", "rq_psn", "timeout", "retry_cnt", "rnr_retry",
+                "min_rnr_timer", "max_rd_atomic",
                     "max_dest_rd_atomic", "access", "pkey", "pd")})
             for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
                 made.modify(state)
             self.qps[qp["qpn"]] = made
-        self.timeout = 2*16*max((1 << qp["timeout"] for qp in capture.queue_pairs(side) if qp["timeout"]), default=0)*TICK_CYCLES + 200_000
+        self.timeout = 2*16*max((1 << qp["timeout"] for qp in capture.queue_pairs(side) if qp["timeout"]),
+            default=0)*TICK_CYCLES + 200_000
 
     def fill(self, mr, va, data):
         self.regions[mr].write(data, va)
@@ -84,8 +90,10 @@ class EngineUnderReplay:
         if fields["flags"] & verbs.SEND_INLINE:
             region = next(mr for mr in self.regions.values() if mr.key == fields["lkey"])
             inline = region.read(fields["va"], fields["length"])
-        self.qps[qpn].post_send(fields["opcode"], va=fields["va"], length=fields["length"], wr_id=fields["wr_id"], flags=fields["flags"], inline=inline,
-            lkey=fields["lkey"], remote_va=fields["remote_va"], rkey=fields["rkey"], imm=fields.get("imm", 0) or fields.get("inv_rkey", 0))
+        self.qps[qpn].post_send(fields["opcode"], va=fields["va"], length=fields["length"], wr_id=fields["wr_id"],
+            flags=fields["flags"], inline=inline,
+            lkey=fields["lkey"], remote_va=fields["remote_va"], rkey=fields["rkey"],
+            imm=fields.get("imm", 0) or fields.get("inv_rkey", 0))
 
     def feed(self, frame):
         self.engine.send(frame)
@@ -116,10 +124,12 @@ class EngineUnderReplay:
         self._collect()
         done, self.sent = self.sent, []
         return [{
-            "qpn": qpn, "wr_id": e["wr_id"], "status": verbs.WC_STATUS_NAMES[e["status"]], "opcode": verbs.WC_OPCODE_NAMES[e["opcode"]],
+            "qpn": qpn, "wr_id": e["wr_id"], "status": verbs.WC_STATUS_NAMES[e["status"]],
+            "opcode": verbs.WC_OPCODE_NAMES[e["opcode"]],
             "byte_len": e["byte_len"], "imm": f"{e['imm']:08x}" if e["flags"] & verbs.WC_FLAG_WITH_IMM else None,
             "inv_rkey": e["imm"] if e["flags"] & verbs.WC_FLAG_WITH_INV else None, "src_qpn": e["src_qp"] or None,
-            "flags": [name for bit, name in ((1, "GRH"), (2, "WITH_IMM"), (8, "WITH_INV")) if e["flags"] & bit]} for qpn, e in done]
+            "flags": [name for bit, name in ((1, "GRH"), (2, "WITH_IMM"),
+            (8, "WITH_INV")) if e["flags"] & bit]} for qpn, e in done]
 
     def state(self, qpn):
         return STATES[self.qps[qpn].query()["state"]][3:]
@@ -127,7 +137,8 @@ class EngineUnderReplay:
 
 def main(argv=None):
     """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("capture", help="NAME.pcap; NAME.b.pcap beside it is the wire at side b")
     parser.add_argument("--setup", help="set-up of both sides, schema roce-capture-1 (default: NAME.json)")
     parser.add_argument("--play", choices=("a", "b"), required=True, help="side the engine takes")

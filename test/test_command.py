@@ -265,6 +265,7 @@ def test_fatal_of_a_reset_qp(so):
     bench.fatal.send(type=abi.EVENT_QP_FATAL, queue=3, info=1)
     bench.sim.step(100)
     assert bench.row(3)["state"] == abi.QP_RESET and not len(bench.event) and not any(len(ctl) for ctl in bench.ctl.values())
+    assert bench.csr(0, "status") == 0, "no mailbox is told of an end that is not its command's"
 
 
 def test_owner_that_does_not_answer(so):

@@ -115,6 +115,12 @@ def test_overflow(so):
     bench.post(1, 99)
     bench.sim.step(60)
     assert [e["wr_id"] for e in bench.poll()] == [99]
+    # The doorbell that made room also made the next overflow an event again.
+    for i in range(8):
+        bench.post(2, i)
+    bench.sim.step(200)
+    assert [e["wr_id"] for e in bench.poll()] == list(range(7))
+    assert [(e["type"], e["queue"]) for e in bench.events()] == [(abi.EVENT_CQ_ERR, 3)]
 
 
 @pytest.mark.parametrize("memory", [IDEAL, SLOW])
@@ -208,10 +214,12 @@ def test_bad_doorbells(so):
     bench.consume(queue=9)
     bench.consume(queue=200)
     bench.consume(index=1)
-    assert [r.row for r in bench.refusal.recv_all()] == [ERRORS["DOORBELL"].index]*4
+    bench.consume(abi.DOORBELL_CQ_ARM, page=6)
+    assert [r.row for r in bench.refusal.recv_all()] == [ERRORS["DOORBELL"].index]*5
     bench.post(0, 7)
     bench.sim.step(40)
     assert [e["wr_id"] for e in bench.poll()] == [7]
+    assert not bench.events()
 
 
 def test_write_error(so):
