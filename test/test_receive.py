@@ -194,6 +194,30 @@ def test_refused(so, row):
     assert bench.sim.peek("chunks_free") == 64
 
 
+@pytest.mark.parametrize("own,got,passes", [(0x7fff, 0xffff, True),
+    (0xffff, 0x7fff, True), (0x7fff, 0x7fff, False), (0xffff, 0x7ffe, False)])
+def test_partition_membership(so, own, got, passes):
+    """Two limited members of a partition do not talk; one full member is enough."""
+    bench = Bench(so)
+    bench.qp(0x41, pkey=own)
+    bench.sim.drain(bench.rows)
+    bench.rx.send(packet(opcodes.RC_SEND_ONLY, pkey=got).build(pad_frame=True))
+    bench.sim.step(60)
+    assert len(bench.request) == passes
+    assert [r.row for r in bench.refusal.recv_all()] == ([] if passes else [ERRORS["PKEY"].index])
+
+
+def test_later_fragment(so):
+    """A fragment that is not the first has no ports: it is refused as a fragment whatever stands in their place."""
+    bench = Bench(so)
+    frame = bytearray(packet(opcodes.RC_SEND_ONLY, ip_flags=0x0007, payload=bytes(64)).build())
+    frame[36:38] = b"\x12\x34"
+    bench.rx.send(bytes(frame))
+    bench.sim.step(60)
+    assert [r.row for r in bench.refusal.recv_all()] == [ERRORS["IP_FRAGMENT"].index]
+    assert not len(bench.slow) and not len(bench.request)
+
+
 def test_cut_and_marked_frames(so):
     """A frame cut short is a RUNT, one marked by the MAC a MAC_ERROR; neither leaves a chunk behind."""
     bench = Bench(so)
