@@ -238,7 +238,7 @@ def test_cut_and_marked_frames(so):
 @pytest.mark.parametrize("state,opcode,passes", [
     (abi.QP_RESET, opcodes.RC_SEND_ONLY, False), (abi.QP_INIT, opcodes.RC_SEND_ONLY, False), (abi.QP_RTR, opcodes.RC_SEND_ONLY, True),
     (abi.QP_RTR, opcodes.RC_ACKNOWLEDGE, False), (abi.QP_RTS, opcodes.RC_ACKNOWLEDGE, True), (abi.QP_SQD, opcodes.RC_SEND_ONLY, True),
-    (abi.QP_ERR, opcodes.RC_SEND_ONLY, False)])
+    (abi.QP_SQD, opcodes.RC_ACKNOWLEDGE, True), (abi.QP_ERR, opcodes.RC_SEND_ONLY, False)])
 def test_qp_state(so, state, opcode, passes):
     """Requests need RTR, responses RTS."""
     bench = Bench(so)
