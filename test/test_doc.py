@@ -22,12 +22,12 @@ def quoted(text):
 
 
 def commands():
-    """Executable files of ours that the pages name."""
+    """Commands of ours that the pages name; examples take no arguments."""
     found = set()
     for page in PAGES:
         for code in quoted(page.read_text(encoding="utf-8")):
             for match in COMMAND.findall(code.split("#")[0]):
-                if (ROOT / match).is_file() and (ROOT / match).stat().st_mode & 0o100:
+                if not match.startswith("examples/") and (ROOT / match).is_file() and (ROOT / match).stat().st_mode & 0o100:
                     found.add(match)
     return sorted(found)
 
