@@ -45,7 +45,7 @@ class Board:
     def console(self, line):
         """Sends a line; returns what the firmware prints between its echo and the next prompt."""
         self.uart.sendall(line.encode() + b"\n")
-        text, echo, prompt = "", f"{line}\n", "roce> "
+        text, echo, prompt = "", line.split("\x7f")[-1] + "\n", "roce> "
         # The prompt of the boot may still be on its way: only one behind the echo counts.
         while echo not in text or not text.endswith(prompt):
             text += self.uart.recv(4096).decode().replace("\r", "")
