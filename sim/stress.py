@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Plays random scenarios between the compiled engine and the reference model until the time is over.
+"""Campaigns of seeded plays on the compiled engine: round after round over the parts until the time is over.
 
-    sim/stress.py [--seed N] [--minutes M]
+    sim/stress.py [--seed N] [--minutes M] [--rounds R] [--part NAME ...] [--json]
 
-Scenario N decides QPs, path MTUs, ring sizes, memory, wire faults, receives that come late and the work;
-N + 1 follows. A scenario that fails is printed with its number: `--seed N --minutes 0` plays it alone.
-Exit status: 0 all agree, 1 one failed, 2 bad argument.
+Round 1 plays seed N of every part, round 2 seed N + 1, and so on; a seed decides everything of a play.
+No round but the first R begins after M minutes: `--rounds 10 --minutes 0` is ten seeds of every part.
+A play that fails is printed with part and seed: `--part P --seed S --minutes 0` plays it alone.
+Exit status: 0 all good, 1 one failed, 2 bad argument.
 """
 import argparse
+import contextlib
+import importlib
+import importlib.util
+import json
 import pathlib
 import sys
 import time
@@ -19,31 +24,104 @@ from sim import env  # noqa: E402
 if __name__ == "__main__":
     env.enter()
 
-from test.engine_scenario import scenario  # noqa: E402
+# Part: (module with run(seed) -> clocks simulated, what it plays).
+PARTS = {
+    "scenario":   ("test.engine_scenario",   "random QPs, rings, memory, wire faults and work against the model"),
+    "life":       ("test.stress_life",       "queue pairs, queues and regions destroyed and made again in traffic"),
+    "memory":     ("test.stress_memory",     "memory that is late, refuses, fails or is silent"),
+    "order":      ("test.stress_order",      "what users and peers see comes in order"),
+    "neighbours": ("test.stress_neighbours", "a bad queue pair costs its neighbours nothing"),
+    "wraps":      ("test.stress_wraps",      "counters, rings and PSNs at their ends"),
+    "clocks":     ("test.stress_clocks",     "clock domains of any ratio and phase"),
+    "frames":     ("test.stress_frames",     "damaged and refused frames change nothing"),
+    "huge":       ("test.stress_huge",       "messages of the largest size"),
+}
+
+
+def parts():
+    """Names of the parts that are there."""
+    return [name for name, (module, _) in PARTS.items() if importlib.util.find_spec(module)]
+
+
+def play(part, seed):
+    """One play: {part, seed, clocks, seconds, error}; `error` is None or what was found and where."""
+    begun, clocks, error = time.monotonic(), 0, None
+    try:
+        clocks = importlib.import_module(PARTS[part][0]).run(seed)
+    except Exception as fault:       # whatever it is, the campaign goes on.
+        where = traceback.extract_tb(fault.__traceback__)[-1]
+        error = f"{type(fault).__name__}: {fault}\n  {where.filename}:{where.lineno}"
+    return dict(part=part, seed=seed, clocks=clocks, seconds=round(time.monotonic() - begun, 1), error=error)
+
+
+def campaign(names, seed, minutes, rounds, say, begin=lambda part, seed, spent: None):
+    """Plays round after round; `say` gets each play, `begin` what comes. Returns the plays."""
+    begun, plays, number = time.monotonic(), [], 0
+    while number < rounds or time.monotonic() - begun < 60*minutes:
+        for part in names:
+            if number >= rounds and time.monotonic() - begun >= 60*minutes:
+                break
+            begin(part, seed + number, time.monotonic() - begun)
+            plays.append(play(part, seed + number))
+            say(plays[-1])
+        number += 1
+    return plays
+
+
+# Command ------------------------------------------------------------------------------------------
+
+def line(done):
+    """A play in a line; a failure with the command that plays it alone."""
+    name = f"{done['part']:<10} seed {done['seed']:<6}"
+    rate = done["clocks"]/max(done["seconds"], .1)/1000
+    if done["error"] is None:
+        return f"{name} {done['clocks']:>9} clocks {done['seconds']:>6} s {rate:>6.0f} k/s"
+    return (f"{name} FAILED after {done['seconds']} s: {done['error']}\n"
+        f"  again: sim/stress.py --part {done['part']} --seed {done['seed']} --minutes 0")
+
+
+@contextlib.contextmanager
+def progress(minutes, quiet):
+    """(say, begin) for `campaign`: lines, and on a terminal a bar of the time that is gone."""
+    if quiet or not sys.stdout.isatty():
+        yield (lambda done: None) if quiet else (lambda done: print(line(done), flush=True)), lambda *_: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    with Progress(TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("", total=60*minutes or None)
+        yield (lambda done: bar.console.print(line(done), markup=False, highlight=False, soft_wrap=True),
+            lambda part, seed, spent: bar.update(task, description=f"{part} {seed}", completed=spent))
 
 
 def main(argv=None):
     """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1, help="number of the first scenario")
-    parser.add_argument("--minutes", type=float, default=1, help="no scenario is begun later; 0: one scenario")
-    args = parser.parse_args(argv)
-    if args.seed < 0 or args.minutes < 0:
-        print(f"stress: seed and minutes must be 0 or more, not {args.seed} and {args.minutes}", file=sys.stderr)
+    known  = parts()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="parts:\n" + "\n".join(f"  {name:<11} {PARTS[name][1]}" for name in known))
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first round (default: 1)")
+    parser.add_argument("--minutes", type=float, default=1, help="no later play but in the first rounds (default: 1)")
+    parser.add_argument("--rounds", type=int, default=1, help="rounds played in any case (default: 1)")
+    parser.add_argument("--part", nargs="+", action="extend", metavar="NAME", help="these parts alone (default: all)")
+    parser.add_argument("--json", action="store_true", help="print the plays as JSON, at the end")
+    args  = parser.parse_args(argv)
+    least = (("seed", 0), ("minutes", 0), ("rounds", 1))
+    given = vars(args)
+    wrong = [f"{name} must be {low} or more, not {given[name]}" for name, low in least if not given[name] >= low]
+    wrong += [f"there is no part {name!r}, only {', '.join(known)}" for name in args.part or () if name not in known]
+    if wrong:
+        print("stress: " + "; ".join(wrong), file=sys.stderr)
         return env.BAD_ARGUMENT
-    end, number, failed, cycles = time.monotonic() + 60*args.minutes, args.seed, 0, 0
-    print(f"stress: seed {args.seed}, {args.minutes} minutes", flush=True)
-    while number == args.seed or time.monotonic() < end:
-        traffic, chosen = scenario(number)
-        try:
-            traffic.run()
-        except (AssertionError, RuntimeError) as error:
-            failed += 1
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            print(f"scenario {number} failed: {error}\n  {chosen}\n  {where.filename}:{where.lineno}", flush=True)
-        cycles += traffic.bench.bench.sim.cycles()
-        number += 1
-    print(f"stress: {number - args.seed} scenarios, {cycles} clocks, {failed} failed")
+    names = list(dict.fromkeys(args.part or known))
+    with progress(args.minutes, args.json) as (say, begin):
+        plays = campaign(names, args.seed, args.minutes, args.rounds, say, begin)
+    failed = [done for done in plays if done["error"] is not None]
+    if args.json:
+        print(json.dumps(plays, indent=1))
+    else:
+        clocks = sum(done["clocks"] for done in plays)
+        print(f"stress: {len(plays)} plays of {len(names)} parts, {clocks} clocks, {len(failed)} failed"
+            + "".join(f"\n  {done['part']} seed {done['seed']}" for done in failed))
     return env.FAILED if failed else env.OK
 
 

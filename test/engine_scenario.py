@@ -37,3 +37,13 @@ def scenario(seed):
     count = min(REGION//slot//(2*chosen["qps"]), rng.choice((10, 20, 40)))
     bench = ModelBench(seed=seed, vary=vary, **chosen)
     return Traffic(bench, rng, count, **work), {**chosen, **work, "count": count}
+
+
+def run(seed):
+    """One play for sim/stress.py: the scenario, every byte checked, nothing left inside. Returns the clocks simulated."""
+    traffic, chosen = scenario(seed)
+    try:
+        traffic.run()
+    except (AssertionError, RuntimeError) as error:
+        raise AssertionError(f"{error}\n  {chosen}") from error
+    return traffic.bench.bench.sim.cycles()

@@ -8,8 +8,8 @@ from roce_soc import abi, verbs
 from roce_soc.common import TICKS_PER_10US
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import RNR_TIMER_10US
+from test import engine_scenario
 from test.engine_bench import ENGINE_VA, MODEL_VA, ModelBench
-from test.engine_scenario import scenario
 from test.engine_traffic import Traffic, check_idle
 
 # Chosen for what they cover in little time; 508: a ring of four slots under loss and stalls.
@@ -19,8 +19,7 @@ SEEDS = (3, 7, 10, 12, 25, 34, 508)
 @pytest.mark.parametrize("number", SEEDS)
 def test_scenario(number, pytestconfig):
     """Everything completes once, in order, with every byte right, and nothing is left inside."""
-    traffic, _ = scenario(number + 1000*(int(pytestconfig.option.seed) - 1))
-    traffic.run()
+    engine_scenario.run(number + 1000*(int(pytestconfig.option.seed) - 1))
 
 
 @pytest.mark.parametrize("max_rd_atomic", [1, 2, 16])
