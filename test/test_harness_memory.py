@@ -213,3 +213,42 @@ def test_unready_engine_is_seen(prefix, text, seed):
     engine.write(0, bytes(64))
     with pytest.raises(Violation, match=text):
         engine.sim.step(100)
+
+# Ranges -------------------------------------------------------------------------------------------
+
+def test_slow_range(seed):
+    """A range with a latency of its own: order of its target holds, another target's answers may overtake."""
+    engine = Engine(seed, reorder=1.0)
+    engine.memory.slow(0x1000, 0x1040, 300, target=1)
+    engine.read(0x1000, 64, tag=0, target=1)
+    engine.read(0x2000, 64, tag=1, target=1)
+    engine.read(0x1000, 64, tag=2, target=0)
+    engine.sim.until(engine.rdata, 3)
+    log = engine.memory.log()
+    assert [e["tag"] for e in log] == [2, 0, 1] and log[1]["answered"] - log[1]["issued"] == 300 and log[0]["answered"] - log[0]["issued"] < 50
+    engine.rdata.recv_all()
+    engine.memory.heal()
+    engine.read(0x1000, 64, tag=0, target=1)
+    engine.sim.until(engine.rdata, 1)
+    log = engine.memory.log()
+    assert log[0]["answered"] - log[0]["issued"] == 4
+
+
+def test_pattern_range(seed):
+    """What one pattern range gives fits the same place of another; what is wrong, or in the wrong place, is counted."""
+    engine = Engine(seed)
+    engine.memory.pattern(0x1_0003, 0x1_4003)
+    counts = engine.memory.pattern(0x2_0010, 0x2_4010, target=1)
+    for addr, length in ((0, 100), (100, 3000), (3100, 61)):
+        data = b"".join(engine.memory.read(0x1_0003 + addr + n, min(7, length - n)) for n in range(0, length, 7))
+        assert data == engine.memory.read(0x1_0003 + addr, length) and len(set(data)) > 50
+        engine.write(0x2_0010 + addr, data, target=1)
+        engine.sim.until(engine.wack, 1)
+        engine.wack.recv()
+    assert counts() == dict(written=3161, wrong=0, jumps=0)
+    engine.write(0x2_0010 + 3162, engine.memory.read(0x1_0003 + 3162, 64)[:63] + b"?", target=1)
+    engine.sim.until(engine.wack, 1)
+    assert counts() == dict(written=3225, wrong=1, jumps=1)
+    # Beside the range bytes are kept.
+    engine.memory.write(0x2_000e, b"abcd", target=1)
+    assert engine.memory.read(0x2_000e, 2, target=1) == b"ab" and counts()["written"] == 3227

@@ -44,6 +44,9 @@ _CALLS = {
     "mem_counters":   (None,     [c_int, _U64S]),
     "mem_copy":       (None,     [c_int, c_int, c_uint64, c_char_p, c_uint64, c_int]),
     "mem_error":      (None,     [c_int, c_int, c_uint64, c_uint64, c_int, c_int]),
+    "mem_slow":       (None,     [c_int, c_int, c_uint64, c_uint64, c_uint64, c_uint64, c_int]),
+    "mem_pattern":    (c_int,    [c_int, c_int, c_uint64, c_uint64]),
+    "mem_pattern_counts": (None, [c_int, c_int, _U64S]),
     "mem_log":        (c_size_t, [c_int, _U64S, c_size_t]),
 }
 

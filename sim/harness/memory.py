@@ -123,8 +123,29 @@ class Memory:
             raise ValueError(f"err must be 1..3, not {err!r}")
         self.sim.c.mem_error(self.index, -1 if target is None else target, lo, hi, err, kinds)
 
+    def slow(self, lo, hi, latency, *, target=None, kinds=READS | WRITES):
+        """Gives accesses that touch lo..hi-1 a latency of their own: cycles, or (lowest, highest)."""
+        first, last = latency if isinstance(latency, tuple) else (latency, latency)
+        if not 1 <= first <= last:
+            raise ValueError(f"latency must be 1 or more, lowest before highest, not {latency!r}")
+        self.sim.c.mem_slow(self.index, -1 if target is None else target, lo, hi, first, last, kinds)
+
+    def pattern(self, lo, hi, *, target=0):
+        """A range that stores nothing: byte n of every such range is the same function of n.
+
+        Reads give it, writes are compared with it. Returns a function that tells {written, wrong: bytes;
+        jumps: writes that do not begin where the last one ended}. Ranges must not overlap.
+        """
+        number = self.sim.c.mem_pattern(self.index, target, lo, hi)
+
+        def counts():
+            out = u64s([0] * 3)
+            self.sim.c.mem_pattern_counts(self.index, number, out)
+            return dict(zip(("written", "wrong", "jumps"), out))
+        return counts
+
     def heal(self):
-        """Forgets every `fail`."""
+        """Forgets every `fail` and every `slow`."""
         self.sim.c.mem_error(self.index, 0, 0, 0, 0, 0)
 
     def log(self):

@@ -282,6 +282,18 @@ API void hs_mem_error(void* b, int memory, int target, uint64_t lo, uint64_t hi,
     auto& r = bench(b)->memories[memory]->ranges;
     if (!kinds) r.clear(); else r.push_back({target, lo, hi, err, kinds});
 }
+API void hs_mem_slow(void* b, int memory, int target, uint64_t lo, uint64_t hi, uint64_t lat_lo, uint64_t lat_hi, int kinds) {
+    bench(b)->memories[memory]->ranges.push_back({target, lo, hi, 0, kinds, lat_lo, lat_hi});
+}
+API int hs_mem_pattern(void* b, int memory, int target, uint64_t lo, uint64_t hi) {
+    auto& q = bench(b)->memories[memory]->store.patterns;
+    q.emplace_back(target, lo, hi);
+    return int(q.size()) - 1;
+}
+API void hs_mem_pattern_counts(void* b, int memory, int i, uint64_t* out) {
+    auto& p = bench(b)->memories[memory]->store.patterns[i];
+    out[0] = p.written; out[1] = p.wrong; out[2] = p.jumps;
+}
 API size_t hs_mem_log(void* b, int memory, uint64_t* out, size_t max) {
     auto& q = bench(b)->memories[memory]->log;
     size_t n = 0;

@@ -5,13 +5,34 @@
 #include <set>
 #include "core.h"
 
+// A range that stores nothing: reads give a pattern of the place in it, writes are compared with it.
+struct Pattern {
+    int      target;
+    uint64_t lo, hi;
+    uint64_t written = 0, wrong = 0, jumps = 0, next;   // jumps: writes that do not begin where the last one ended
+    static uint8_t byte(uint64_t x) { return uint8_t((x >> 3) * 0x9E3779B97F4A7C15ull >> (8 * (x & 7))); }
+    Pattern(int t, uint64_t l, uint64_t h) : target(t), lo(l), hi(h), next(l) {}
+    void copy(uint64_t addr, uint8_t* p, uint64_t n, bool write) {
+        if (!write) { for (uint64_t i = 0; i < n; i++) p[i] = byte(addr - lo + i); return; }
+        jumps += addr != next;
+        next = addr + n;
+        written += n;
+        for (uint64_t i = 0; i < n; i++) wrong += p[i] != byte(addr - lo + i);
+    }
+};
+
 // Sparse bytes by {target, address}. Pages never touched hold random bytes, so stale reads show.
 struct Store {
     using Page = Bytes;
     std::unordered_map<uint64_t, Page> pages;
+    std::deque<Pattern> patterns;
     uint64_t seed;
     int      fill = -1;             // -1: random, else this byte
     explicit Store(uint64_t s) : seed(s) {}
+    Pattern* pattern(int target, uint64_t addr, uint64_t n) {
+        for (auto& p : patterns) if (p.target == target && addr < p.hi && addr + n > p.lo) return &p;
+        return nullptr;
+    }
     uint8_t* at(int target, uint64_t addr) {
         const uint64_t key = uint64_t(target) << 52 | addr >> 12;
         Page& page = pages[key];
@@ -24,14 +45,19 @@ struct Store {
     }
     void copy(int target, uint64_t addr, uint8_t* p, uint64_t n, bool write) {
         while (n) {
-            const uint64_t k = std::min<uint64_t>(n, 4096 - (addr & 4095));
+            uint64_t k = std::min<uint64_t>(n, 4096 - (addr & 4095));
+            if (Pattern* q = patterns.empty() ? nullptr : pattern(target, addr, k)) {
+                k = std::min(k, addr < q->lo ? q->lo - addr : q->hi - addr);
+                if (addr >= q->lo) { q->copy(addr, p, k, write); addr += k; p += k; n -= k; continue; }
+            }
             if (write) memcpy(at(target, addr), p, k); else memcpy(p, at(target, addr), k);
             addr += k; p += k; n -= k;
         }
     }
 };
 
-struct Range { int target; uint64_t lo, hi; int err; int kinds; };   // kinds: 1 reads, 2 writes
+// kinds: 1 reads, 2 writes. err: their answer; 0: a range that only has latencies of its own.
+struct Range { int target; uint64_t lo, hi; int err; int kinds; uint64_t lat_lo = 0, lat_hi = 0; };
 
 struct MemConfig {
     uint32_t cmd_stall = 0, data_stall = 0, answer_gap = 0;   // probabilities of 65536
@@ -85,10 +111,11 @@ struct MemPort : Agent {
         cmd_ready = ops.size() < cfg.depth && !rng.chance(cfg.cmd_stall);
         put(cmd.ready, cmd_ready);
     }
+    bool touches(const Range& r, const Op& op) {
+        return (r.kinds & kind()) && (r.target < 0 || r.target == op.target) && op.addr < r.hi && op.addr + op.length > r.lo;
+    }
     int error_of(const Op& op) {
-        for (auto& r : *ranges)
-            if ((r.kinds & kind()) && (r.target < 0 || r.target == op.target) && op.addr < r.hi && op.addr + op.length > r.lo)
-                return r.err;
+        for (auto& r : *ranges) if (r.err && touches(r, op)) return r.err;
         return rng.chance(cfg.err_chance) ? cfg.err_code : 0;
     }
     // Takes a command and checks what the contract says about it.
@@ -124,6 +151,7 @@ struct MemPort : Agent {
     virtual void accepted(Op&, uint64_t) {}
     void schedule(Op& op, uint64_t now) {
         op.due = now + (op.err == 3 ? cfg.timeout : rng.range(cfg.lat_lo, cfg.lat_hi));
+        for (auto& r : *ranges) if (!r.err && touches(r, op)) op.due = now + rng.range(r.lat_lo, r.lat_hi);
         op.complete = true;
     }
     // The operation to answer now, or -1: the oldest, or the oldest of a target when targets may overtake.
