@@ -238,6 +238,57 @@ def test_ram_is_random_by_seed():
     assert len(set(words(1))) > 10
 
 
+class Inside(LiteXModule):
+    """State of every kind, some of it two levels down."""
+    class Rows(LiteXModule):
+        def __init__(self, width, depth):
+            self.rows = Memory(width, depth)
+            self.port = self.rows.get_port(write_capable=True)
+            self.specials += self.rows, self.port
+
+    def __init__(self, widths):
+        self.value = Signal(max(widths))
+        self.adr   = Signal(4)
+        self.we    = Signal()
+        self.out   = [Signal(w) for w in widths]
+        self.last__value = Signal(max(widths))
+        self.sync += self.last__value.eq(self.value)
+        self.seen  = Signal(max(widths))
+        self.comb += self.seen.eq(self.last__value)
+        for n, width in enumerate(widths):
+            rows = Inside.Rows(width, 16)
+            setattr(self.submodules, f"of{width}", rows)
+            self.comb += rows.port.adr.eq(self.adr), rows.port.dat_w.eq(self.value), rows.port.we.eq(self.we), self.out[n].eq(rows.port.dat_r)
+
+
+def test_memories_and_registers_inside():
+    """Rows and registers of any width are read by the path of their module; RAM is random at power-up; a row that changed is found."""
+    widths = (1, 8, 9, 16, 17, 32, 33, 64, 65, 200)
+
+    def make():
+        top = Inside(widths)
+        return top, {"value": top.value, "adr": top.adr, "we": top.we, "out": top.out, "seen": top.seen}
+    so   = build(*make(), name="inside")
+    sim  = Sim(so, seed=5)
+    rows = sim.memories()
+    assert sorted(rows) == sorted(f"of{w}.rows" for w in widths)
+    assert Sim(so, seed=5).memories() == rows
+    assert all(rows[f"of{w}.rows"] != Sim(so, seed=6).memories()[f"of{w}.rows"] for w in widths)
+    sim.reset()
+    value = random.Random(1).getrandbits(200) | 1
+    for name, x in (("value", value), ("adr", 11), ("we", 1)):
+        sim.poke(name, x)
+    sim.step()
+    sim.poke("we", 0)
+    sim.step(3)
+    assert sim.registers("last__value") == {"last__value": value}
+    for w in widths:
+        after = sim.memories(f"^of{w}\\.")[f"of{w}.rows"]
+        assert (len(after), after.width, after[11]) == (16, w, value & (1 << w) - 1)
+        assert after.changed(rows[f"of{w}.rows"]) in ([11], [] if rows[f"of{w}.rows"][11] == after[11] else None)
+        assert [r < 1 << w for r in after] == [True]*16
+
+
 def test_trace(tmp_path, seed):
     dut = Loop(64)
     sim = Sim(build(dut, {"sink": dut.sink, "source": dut.source}, name="loop_trace", trace=True), seed)

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sim.harness.emit import emit
+from sim.harness.state import plain, table
 
 HERE  = Path(__file__).resolve().parent
 ROOT  = HERE.parent.parent
@@ -32,7 +33,9 @@ IGNORED = ("COMBDLY", "WIDTH", "PROCASSINIT", "MULTIDRIVEN")
 
 GLUE = """\
 #include "Vtop.h"
+#include "Vtop___024root.h"
 #include "bench.h"
+#include <cstddef>
 #if VM_TRACE
 #include "verilated_vcd_c.h"
 #endif
@@ -56,6 +59,11 @@ int model_ports(void* m, Port* out, int n) {{
     for (int i = 0; i < n && i < count; i++) out[i] = all[i];
     return count;
 }}
+static const State states[] = {{
+{states}
+    {{nullptr, 0, 0, 0}}
+}};
+const State* model_states(void* m, uint8_t** base) {{ *base = (uint8_t*)static_cast<Vtop*>(m)->rootp; return states; }}
 #if VM_TRACE
 void* model_trace_open(void* m, const char* file) {{
     auto* v = new VerilatedVcdC;
@@ -138,7 +146,7 @@ def _compile(cwd, units, trace):
 
 
 def bench_sources():
-    return [p.read_bytes() for p in sorted((HERE / "cpp").iterdir())] + [Path(__file__).read_bytes()]
+    return [p.read_bytes() for p in sorted((HERE / "cpp").iterdir())] + [Path(__file__).read_bytes(), (HERE / "state.py").read_bytes()]
 
 
 def _runtime(trace):
@@ -158,8 +166,7 @@ def _runtime(trace):
 def _ports(header):
     """Lists (C++ name, name, width, is input) of the model's class."""
     for kind, name, high, low in re.findall(r"VL_(IN|OUT|INOUT)(?:8|16|64|W)?\(&(\w+),(\d+),(\d+)", header):
-        plain = re.sub(r"__0([0-9A-F]{2})", lambda m: chr(int(m[1], 16)), name)
-        yield name, plain.replace("__SYM__", ""), int(high) - int(low) + 1, kind == "IN"
+        yield name, plain(name), int(high) - int(low) + 1, kind == "IN"
 
 
 def _units(scratch):
@@ -229,7 +236,7 @@ def _make(scratch, final, text, files, trace, extra, runtime):
     _show(final.name, notes)
     rows = [f'        {{"{plain}", (uint8_t*)&t->{cpp}, {width}, {str(is_input).lower()}}},'
             for cpp, plain, width, is_input in _ports((scratch / "Vtop.h").read_text())]
-    (scratch / "glue.inc").write_text(GLUE.format(ports="\n".join(rows)))
+    (scratch / "glue.inc").write_text(GLUE.format(ports="\n".join(rows), states=table(text, (scratch / "Vtop___024root.h").read_text())))
     units = _units(scratch)
     _compile(scratch, units, trace)
     _run(["g++", "-shared", "-o", "sim.so", "-Wl,-Bsymbolic", *[u[1] for u in units], *sorted(runtime.glob("*.o")),

@@ -11,6 +11,8 @@ from migen.fhdl.tools import list_clock_domains
 
 from litex.gen.fhdl.verilog import convert
 
+from sim.harness.state import paths
+
 # Ports --------------------------------------------------------------------------------------------
 
 def _flatten(prefix, item):
@@ -70,7 +72,8 @@ def emit(module, ios, clocks=("sys",)):
 
     Returns
     -------
-    (text, files) : str and {file name: content}; the text carries no date and no folder.
+    (text, files) : str and {file name: content}; the text carries no date and no folder; it ends with the list
+    of `state.paths`.
     """
     ports    = _signals(ios)
     fragment = module.get_fragment()
@@ -92,4 +95,4 @@ def emit(module, ios, clocks=("sys",)):
     out   = convert(fragment, ios=ports, name="top")
     text  = re.sub(r"^//.*$\n?", "", out.main_source, flags=re.M)
     text  = text.replace("always @(*)", "always_comb")
-    return text, dict(out.data_files)
+    return text + paths(module, out.ns), dict(out.data_files)

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """One running model: clocks, signals, streams, memories, traces."""
 import ctypes
+import re
 
 from sim.harness.library import Bound, load
 from sim.harness.memory import Memory
+from sim.harness.state import Rows
 from sim.harness.streams import Frame, Sink, Source
 
 __all__ = ["Frame", "HarnessError", "Sim", "Timeout", "Violation"]
@@ -41,8 +43,9 @@ class Sim:
         self.c      = Bound(load(so), seed & (2**64 - 1))
         self.ports  = {}
         self.strict = strict
-        self._streams = []
-        self._closed  = False
+        self._streams    = []
+        self._closed     = False
+        self._state_list = None
         self._list_ports()
         self.c.stop_on_fault(strict)
         self.clocks = {}
@@ -180,6 +183,32 @@ class Sim:
         buffer = ctypes.create_string_buffer(size)
         self.c.peek(name.encode(), buffer, size)
         return int.from_bytes(buffer.raw, "little")
+
+    def _states(self):
+        """Yields (index, path, width, depth, bytes) of all memories and registers; listed once."""
+        if self._state_list is None:
+            self._state_list = []
+            name, width, depth = ctypes.c_char_p(), ctypes.c_int(), ctypes.c_int()
+            while size := self.c.state(len(self._state_list), *map(ctypes.byref, (name, width, depth))):
+                self._state_list.append((len(self._state_list), name.value.decode(), width.value, depth.value, size))
+        return self._state_list
+
+    def _state(self, index, size):
+        buffer = ctypes.create_string_buffer(size)
+        self.c.state_read(index, buffer)
+        return buffer.raw
+
+    def memories(self, match=""):
+        """{path: Rows} of the memories inside the model whose path holds `match` (regular expression), as they are now.
+
+        The path is that of the Migen module: `core0.responder.check.rows`. A memory of several copies has an entry each.
+        """
+        return {path: Rows(width, depth, self._state(n, size)) for n, path, width, depth, size in self._states() if depth and re.search(match, path)}
+
+    def registers(self, match=""):
+        """{path: value} of the registers inside the model, as `memories`. What Verilator optimised away is missing."""
+        return {path: int.from_bytes(self._state(n, size), "little") for n, path, _, depth, size in self._states()
+            if not depth and re.search(match, path)}
 
     # Agents -----------------------------------------------------------------------------------------
 

@@ -136,6 +136,20 @@ API int hs_peek(void* v, const char* name, uint8_t* value, size_t n) {
     memcpy(value, p->p, p->bytes());
     return p->bytes();
 }
+// Memories and registers inside; returns bytes, 0 behind the last.
+API size_t hs_state(void* v, int i, const char** name, int* width, int* depth) {
+    uint8_t* base;
+    auto& s = model_states(bench(v)->model, &base)[i];
+    *name = s.name; *width = s.width; *depth = s.depth;
+    return s.name ? s.bytes() : 0;
+}
+API void hs_state_read(void* v, int i, uint8_t* value) {
+    auto* b = bench(v);
+    if (b->dirty) b->eval();
+    uint8_t* base;
+    auto& s = model_states(b->model, &base)[i];
+    memcpy(value, base + s.offset, s.bytes());
+}
 API int hs_wait(void* v, const char* name, uint64_t value, uint64_t max) {     // 0 reached, 1 not, -1 fault
     auto* b = bench(v);
     auto* p = b->find(name);

@@ -31,6 +31,7 @@ void* model_new(class VerilatedContext*);
 void  model_delete(void*);
 void  model_eval(void*);
 int   model_ports(void*, Port*, int);
+const State* model_states(void*, uint8_t** base);
 void* model_trace_open(void*, const char*);
 void  model_trace_dump(void*, uint64_t);
 void  model_trace_close(void*);

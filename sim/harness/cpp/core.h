@@ -13,6 +13,18 @@
 
 using Bytes = std::vector<uint8_t>;
 
+// One memory (depth rows) or register (depth 0) inside the model, as an offset into Verilator's class.
+struct State {
+    const char* name;
+    size_t      offset;
+    int         width, depth;
+    // Verilator keeps a row in 1, 2, 4, 8 bytes or in words of 4.
+    size_t bytes() const {
+        const size_t row = width <= 8 ? 1 : width <= 16 ? 2 : width <= 32 ? 4 : width <= 64 ? 8 : 4 * ((width + 31) / 32);
+        return row * (depth ? depth : 1);
+    }
+};
+
 // One port of the model. Verilator's storage is little endian, so a port is a row of bytes.
 struct Port {
     const char* name;
