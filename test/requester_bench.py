@@ -155,6 +155,7 @@ class SendBench:
         self.sent_err = {}          # (qpi, psn) -> err of its tx_sent, once.
         self.done_err = {}          # index of a placed record -> err.
         self.placed   = 0
+        self.place_delay = 0        # clocks from a place record to its done.
 
     # Set-up -----------------------------------------------------------------------------------------
 
@@ -252,7 +253,7 @@ class SendBench:
             if p.length:
                 assert p.length == len(data)
                 self.memory.write(p.addr, data, target=p.target)
-            self.done.send(err=self.done_err.pop(self.placed, 0))
+            self.done.send(err=self.done_err.pop(self.placed, 0), idle=self.place_delay)
             self.placed += 1
         self.cqes     += self.cqe.recv_all()
         self.events   += self.event.recv_all()

@@ -155,6 +155,32 @@ def test_fence(seed):
     assert names(b)[2] == "WRITE_ONLY"
 
 
+def test_fence_waits_for_memory(seed):
+    """A fenced WRITE waits until the data of every READ before it is in memory, not only until it came."""
+    b = SendBench(seed)
+    b.connect(0)
+    # So many that the counters have wrapped.
+    for n in range(70):
+        b.post(0, WR_RDMA_READ, 100)
+        b.completed(n + 1)
+    b.place_delay = 600
+    for n in range(3):
+        b.post(0, WR_RDMA_READ, 100)
+        b.post(0, WR_RDMA_READ, 100)
+        b.post(0, WR_RDMA_WRITE, 100, flags=SEND_FENCE | SEND_SIGNALED)
+        # The first READ's end looks at the queue again while the second one's data is on its way.
+        b.completed(71 + 3*n)
+        b.run(cycles=400)
+        assert names(b)[70 + 3*n:] == ["READ_REQUEST"]*2
+        b.completed(73 + 3*n)
+    # Without a READ before it nothing is waited for.
+    b.delay = 600
+    b.post(0, WR_RDMA_WRITE, 100)
+    b.post(0, WR_RDMA_WRITE, 100, flags=SEND_FENCE | SEND_SIGNALED)
+    b.run(cycles=300)
+    assert names(b)[79:] == ["WRITE_ONLY"]*2
+
+
 def test_outstanding_limit(seed):
     """32 messages outstanding, then the queue waits; nothing is lost."""
     b = SendBench(seed)

@@ -21,11 +21,12 @@ def requester_layout():
     """Written by the requester. PSNs: `next_psn` is sent next, below `sent_high` were sent once,
     `msg_psn` is the first of the current message, below `msg_high` belong to registered messages;
     `started`: these are set (CTL_START); `slot_high` follows the last registered message;
-    `generation` counts rewinds and pauses: bursts of an older one are not sent any more."""
+    `generation` counts rewinds and pauses: bursts of an older one are not sent any more;
+    `fence_index` is the message behind the newest READ, moved up to the oldest message once that is retired."""
     return [
         ("next_psn", 24), ("sent_high", 24), ("msg_psn", 24), ("msg_high", 24),
         ("slot", 16), ("slot_high", 16), ("epoch", EPOCH_WIDTH), ("life", EPOCH_WIDTH),
-        ("out_index", RING_BITS + 1), ("read_index", READ_BITS + 1),
+        ("out_index", RING_BITS + 1), ("read_index", READ_BITS + 1), ("fence_index", RING_BITS + 1),
         ("generation", 4), ("started", 1), ("paused", 1), ("flushing", 1), ("busy_since", TIME_WIDTH)]
 
 

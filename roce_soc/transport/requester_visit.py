@@ -13,7 +13,8 @@ from roce_soc.abi import QP_RTS, QP_SQD, QP_TYPE_RC
 from roce_soc.common import MAX_MESSAGE, ctl_description, mr_request_description
 from roce_soc.errors import index_of
 from roce_soc.opcodes import PMTU_BYTES
-from roce_soc.transport.requester_rows import TIME_WIDTH, burst_layout, requester_layout, rewind_description
+from roce_soc.transport.requester_rows import (
+    RING_BITS, TIME_WIDTH, burst_layout, requester_layout, rewind_description)
 from roce_soc.transport.requester_write import write_burst, write_ctl, write_rewind, write_visit
 from roce_soc.verbs import (
     SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, WC_OF_WR, WR_RDMA_READ,
@@ -147,7 +148,8 @@ class RequesterVisit(LiteXModule):
         wqe = self.sq.wqe
         layout = requester_layout() + [
             ("hit", 1), ("unreadable", 1), ("una", 24), ("una_ahead", 1), ("since_next", 24), ("since_una", 24),
-            ("registered", 1), ("out_full", 1), ("reads_full", 1), ("reads_none", 1), ("wide", 1), ("idle", 1),
+            ("registered", 1), ("out_full", 1), ("reads_full", 1), ("reads_open", 1), ("tail", RING_BITS + 1),
+            ("wide", 1), ("idle", 1),
             ("rts", 1), ("sqd", 1), ("pd", 16), ("pmtu", 3), ("whole", 24), ("part", 1),
             ("is_read", 1), ("is_write", 1), ("has_imm", 1), ("wc_opcode", 8), ("unknown", 1), ("too_long", 1),
             ("inline", 1), ("fence", 1), ("se", 1), ("signalled", 1), ("inline_slot", 15),
@@ -160,6 +162,7 @@ class RequesterVisit(LiteXModule):
             ("length", "wr_id", "local_va", "lkey", "imm", "remote_va", "rkey")]
         ahead, behind = Signal(24), Signal(24)
         out, reads    = Signal(len(row.out_index)), Signal(len(row.read_index))
+        fenced        = Signal(len(out))
         known         = Signal()
         not_sent      = Signal(24)
         self.comb += [
@@ -180,7 +183,10 @@ class RequesterVisit(LiteXModule):
             a.out_full.eq(out[-1]),
             reads.eq(row.read_index - una.read_head),
             a.reads_full.eq(reads >= conn.max_rd_atomic),
-            a.reads_none.eq(reads == 0),
+            # The newest READ is not retired: only then its data is in memory.
+            a.tail.eq(tail.tail),
+            fenced.eq(row.fence_index - tail.tail),
+            a.reads_open.eq((fenced != 0) & (fenced <= out)),
             a.wide.eq(~behind[-1] & (behind[WINDOW_SHIFT:23] != 0)),
             a.idle.eq(una.una == row.sent_high),
             a.rts.eq((conn.state == QP_RTS) & (conn.qp_type == QP_TYPE_RC) & row.started),
@@ -278,7 +284,7 @@ class RequesterVisit(LiteXModule):
             held.eq(~(s5.rts | (s5.sqd & s5.registered)) | s5.wide | self.halted_port.row.halted
                 | (~s5.registered & s5.out_full)
                 | (s5.is_read & ~s5.retry & s5.reads_full)
-                | (s5.fence & ~s5.registered & ~s5.reads_none)),
+                | (s5.fence & ~s5.registered & s5.reads_open)),
             If(able,
                 If(s5.flushing,
                     a.flush.eq(~s5.out_full),
