@@ -26,6 +26,7 @@ from roce_soc import opcodes, verbs  # noqa: E402
 from roce_soc.common import DATA_BYTES  # noqa: E402
 from roce_soc.errors import ERRORS  # noqa: E402
 from sim.engine import IPS, MACS, WIRE_BYTES, WIRE_OVERHEAD, Bench, connect  # noqa: E402
+from sim.harness.memory import IDEAL  # noqa: E402
 from test.model.packet import Packet, parse  # noqa: E402
 
 FLOORS     = pathlib.Path(__file__).with_name("bench_floors.json")
@@ -64,7 +65,7 @@ def rates(cycles, payload):
 class B1:
     """64 QPs that receive, 64 that send, on one engine; the bench is the peer."""
     def __init__(self, seed):
-        self.bench  = Bench(seed=seed, stall=0.0)
+        self.bench  = Bench(seed=seed, stall=0.0, memory=IDEAL)
         self.engine = engine = self.bench.engines[0]
         self.random = random.Random(seed)
         roce        = engine.roce
@@ -196,7 +197,7 @@ def b1(seed, say):
 
 def stream(operation, pmtu, size, count, both, seed):
     """`count` messages of `size` bytes from a (and from b) on one QP each; (clocks, share of the wire, payload bytes)."""
-    bench = Bench(engines=2, seed=seed)
+    bench = Bench(engines=2, seed=seed, memory=IDEAL)
     a, b  = bench.engines
     code  = opcodes.PMTU_CODES[pmtu]
     log2  = max(4, (count - 1).bit_length() + 1)
@@ -275,7 +276,7 @@ def b3(seed, say):
 class Latency:
     """One QP of one engine; the bench is the peer."""
     def __init__(self, seed):
-        self.bench  = Bench(seed=seed)
+        self.bench  = Bench(seed=seed, memory=IDEAL)
         self.engine = engine = self.bench.engines[0]
         cq          = engine.roce.create_cq(6)
         self.mr     = engine.roce.reg_mr(BUFFERS, 1 << 20, access=7)

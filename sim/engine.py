@@ -10,6 +10,8 @@
     qa, qb = connect(a, b)
 
 The verbs layer that drives a board drives them too: an Engine is a transport (roce.Bus).
+
+ROCE_MEMORY names the memory of every bench that asks for none of its own: a key of MEMORIES.
 """
 import functools
 import json
@@ -23,8 +25,10 @@ from litex.soc.interconnect import csr_bus, stream
 from roce_soc import abi
 from roce_soc.common import DATA_BYTES, roce_wire_description
 from roce_soc.core import RoCECore
+from roce_soc.memory.port import MemoryReadPort, MemoryWritePort
+from roce_soc.memory.router import MemoryHub
 from sim.harness import Sim, build_cached
-from sim.harness.memory import IDEAL
+from sim.harness.memory import IDEAL, SLOW
 from software.control.roce import Bus, RoCE
 
 SOURCES      = ("sim/engine.py",)                # what compiled engines depend on beside roce_soc/.
@@ -33,6 +37,15 @@ RING_MEMORY  = (0x0100_0000, 0x0300_0000)        # rings of the programs; buffer
 WIRE_BYTES   = 50                                # of 100 Gb/s in a clock of 250 MHz.
 WIRE_OVERHEAD = 24                               # FCS, preamble, inter-packet gap.
 FIELDS       = ("first", "last", "data", "last_be", "error")
+MEMORIES     = {"ideal": IDEAL, **{f"{n}": dict(latency=n, ahead=4) for n in (1, 20, 200, 1000)},
+    "random": dict(latency=(1, 1000), early=.5), "random+stalls": SLOW}
+
+
+def memory_named(name):
+    """Options of a memory of MEMORIES."""
+    if name not in MEMORIES:
+        raise ValueError(f"ROCE_MEMORY must be one of {', '.join(MEMORIES)}, not {name!r}")
+    return MEMORIES[name]
 
 
 # Gateware -----------------------------------------------------------------------------------------
@@ -59,14 +72,45 @@ class Wire(LiteXModule):
         ]
 
 
+class OuterMemory:
+    """Adapter of a memory that the bench models: its ports lead out."""
+    def __init__(self):
+        self.write, self.reads = MemoryWritePort(), []
+
+    def get_read(self):
+        """A further read port."""
+        self.reads.append(MemoryReadPort())
+        return self.reads[-1]
+
+    def ios(self, prefix):
+        """Ports for the harness: <prefix>w, <prefix>r0, ..."""
+        ports = {f"{prefix}w": self.write, **{f"{prefix}r{i}": port for i, port in enumerate(self.reads)}}
+        return {f"{name}_{stream}": endpoint for name, port in ports.items() for stream, endpoint in port.streams().items()}
+
+
+def memory_ports(core):
+    """The engine's memory ports in the order of MEMORY_PORTS."""
+    return core.payload_write, core.payload_read, core.descriptor_read, core.completion_write
+
+
 class Engines(LiteXModule):
-    """One engine with its wires outside, or two with their wires crossed; registers on one CSR bus each."""
-    def __init__(self, engines, parameters):
+    """One engine with its wires outside, or two with their wires crossed; registers on one CSR bus each.
+
+    targets : 0: the engine's four memory ports lead out; else a MemoryHub with so many memories lies between.
+    watchdog : clocks of the hub's watchdogs.
+    """
+    def __init__(self, engines, parameters, targets=0, watchdog=4000):
         self.cores = [RoCECore(scalable_ticks=True, **parameters) for _ in range(engines)]
+        self.memories = [[OuterMemory() for _ in range(targets)] for _ in self.cores]
         self.banks = [csr_bus.CSRBank(core.get_csrs(), bus=csr_bus.Interface(data_width=32, address_width=14)) for core in self.cores]
         for i, core in enumerate(self.cores):
             setattr(self.submodules, f"core{i}", core)
             setattr(self.submodules, f"bank{i}", self.banks[i])
+            if targets:
+                hub = MemoryHub(self.memories[i], watchdog)
+                setattr(self.submodules, f"hub{i}", hub)
+                for port in memory_ports(core):
+                    hub.add_port(port)
         if engines == 2:
             a, b = self.cores
             self.wire_ab, self.wire_ba = Wire(a.tx, b.rx), Wire(b.tx, a.rx)
@@ -85,28 +129,30 @@ class Engines(LiteXModule):
                 ios[f"{p}seen"] = seen
             ios.update({f"{p}slow_rx": core.slow_rx, f"{p}slow_tx": core.slow_tx, f"{p}ready": core.ready, f"{p}irq": core.ev.irq,
                 f"{p}chunks_free": core.buffer.chunks_free})
-            for prefix, port in zip(MEMORY_PORTS, (core.payload_write, core.payload_read, core.descriptor_read, core.completion_write)):
-                for name in ("wcmd", "wdata", "wack", "rcmd", "rdata"):
-                    if hasattr(port, name):
-                        ios[f"{p}{prefix}_{name}"] = getattr(port, name)
+            for n, memory in enumerate(self.memories[i]):
+                ios.update(memory.ios(f"{p}t{n}"))
+            if not self.memories[i]:
+                ios.update({f"{p}{prefix}_{name}": endpoint for prefix, port in zip(MEMORY_PORTS, memory_ports(core))
+                    for name, endpoint in port.streams().items()})
             ios.update({f"{p}csr_{n}": getattr(self.banks[i].bus, n) for n in ("adr", "we", "re", "dat_w", "dat_r")})
             ios.update({f"{p}bell_{n}": getattr(core.doorbells.bus, n) for n in ("adr", "dat_w", "sel", "cyc", "stb", "we", "ack")})
         return ios
 
 
 @functools.lru_cache(maxsize=None)
-def build_engines(engines=1, parameters=()):
+def build_engines(engines=1, parameters=(), targets=0):
     """(path of the compiled library, {register: word address}); `parameters` of RoCECore as a sorted tuple of pairs."""
     names = {}
 
     def make():
-        top, at = Engines(engines, dict(parameters)), 0
+        top, at = Engines(engines, dict(parameters), targets), 0
         for csr in top.cores[0].get_csrs():
             names[csr.name] = at
             at += -(-csr.size//32)
         return top, top.ios()
 
-    so   = build_cached(make, key=f"engines{engines} {parameters!r}", name=f"engine{engines}", sources=SOURCES)
+    name = f"engine{engines}" + (f"_targets{targets}" if targets else "")
+    so   = build_cached(make, key=f"engines{engines} {parameters!r} {targets}", name=name, sources=SOURCES)
     # The names lie beside the library; whoever finds them missing makes them.
     note = os.path.join(os.path.dirname(so), "registers.json")
     if not os.path.exists(note):
@@ -133,15 +179,24 @@ class Bench:
     gap, stall : float
         Probability of idle clocks on the receive wire and of stalls on the transmit wire (one engine).
     memory : dict
-        Options of sim.harness.Memory for all ports of an engine; default ideal: a beat a clock, 4 clocks.
+        Options of sim.harness.Memory for all ports of an engine; default what ROCE_MEMORY names, or ideal: a beat a clock,
+        4 clocks. Who measures clocks gives IDEAL.
+    ports : dict
+        {port of MEMORY_PORTS: options of its own}.
+    targets : int
+        Memories behind a hub with watchdogs instead of the bare ports; their ports are named t<n>w, t<n>r0, t<n>r1.
     tick_cycles : int
         Clocks of a tick of the time base.
     parameters : keywords of RoCECore.
     """
-    def __init__(self, engines=1, seed=1, *, gap=0.0, stall=0.0, memory=None, tick_cycles=None, **parameters):
-        so, registers = build_engines(engines, tuple(sorted(parameters.items())))
+    def __init__(self, engines=1, seed=1, *, gap=0.0, stall=0.0, memory=None, ports=None, targets=0, tick_cycles=None, **parameters):
+        so, registers = build_engines(engines, tuple(sorted(parameters.items())), targets)
+        memory        = memory_named(os.environ.get("ROCE_MEMORY", "ideal")) if memory is None else memory
         self.sim      = Sim(so, seed=seed)
-        self.engines  = [Engine(self.sim, i, registers, wired=engines == 1, gap=gap, stall=stall, memory=memory) for i in range(engines)]
+        self.engines  = [Engine(self.sim, i, registers, wired=engines == 1, gap=gap, stall=stall, memory=memory, ports=ports, targets=targets)
+            for i in range(engines)]
+        slowest       = [options.get("latency", 4) for options in (memory, *(ports or {}).values())]
+        self.extra    = 10*max(0, max(n[1] if isinstance(n, tuple) else n for n in slowest) - 4)   # clocks that slow memory may add to a wait.
         self.sim.reset()
         for engine in self.engines:
             self.sim.wait(f"{engine.prefix}ready", 1, max_cycles=20000)
@@ -151,14 +206,18 @@ class Bench:
         """Runs the clock."""
         self.sim.step(cycles)
 
+    def work(self, cycles):
+        """Runs the clock for as long as what takes `cycles` with ideal memory may take with the one that is there."""
+        self.sim.step(cycles + self.extra)
+
     def run(self, condition, max_cycles=200_000, every=50):
         """Runs until `condition()` holds."""
-        self.sim.run(condition, max_cycles=max_cycles, every=every)
+        self.sim.run(condition, max_cycles=max_cycles + 10*self.extra, every=every)
 
 
 class Engine(Bus):
     """One engine of a Bench: transport for software/control/roce.py, and its end of the wire."""
-    def __init__(self, sim, index, registers, *, wired, gap, stall, memory):
+    def __init__(self, sim, index, registers, *, wired, gap, stall, memory=None, ports=None, targets=0):
         self.sim, self.registers = sim, registers
         self.prefix = p = f"e{index}_"
         if wired:
@@ -166,13 +225,20 @@ class Engine(Bus):
         else:
             self.tx = sim.sink(f"{p}seen")
         self.slow_in, self.slow_out = sim.source(f"{p}slow_tx"), sim.sink(f"{p}slow_rx")
-        self.memory = sim.memory(*[p + port for port in MEMORY_PORTS], fill=0, **(memory or IDEAL))
+        names = [f"t{n}{port}" for n in range(targets) for port in ("w", "r0", "r1")] or MEMORY_PORTS
+        self.memory = sim.memory(*[p + port for port in names], fill=0, **(memory or IDEAL))
+        for name, options in (ports or {}).items():
+            self.port(name).set(**options)
 
     def open(self, tick_cycles):
         """After reset: the time base, the verbs layer."""
         if tick_cycles:
             self.write_register("time_tick_cycles", tick_cycles)
         self.roce = RoCE(self, mailbox="mailbox_host", ring_memory=RING_MEMORY, qps=range(1, 256), mrs=range(1, 1024), cqs=range(1, 200))
+
+    def port(self, name):
+        """Model of one memory port: set its options, read its counters."""
+        return next(port for (prefix, _), port in self.memory.ports.items() if prefix == self.prefix + name)
 
     # Transport ------------------------------------------------------------------------------------
 

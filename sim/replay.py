@@ -76,7 +76,7 @@ class EngineUnderReplay:
     def _digest(self):
         """What was fed is worked off before the program does something."""
         self.bench.run(lambda: not self.engine.rx.pending)
-        self.bench.step(QUIET)
+        self.bench.step(QUIET + self.bench.extra)
 
     def post_recv(self, qpn, event):
         self._digest()
@@ -100,7 +100,7 @@ class EngineUnderReplay:
 
     def frames(self):
         quiet = 0
-        while quiet < QUIET:
+        while quiet < QUIET + self.bench.extra:
             before = len(self.engine.tx)
             self.bench.step(100)
             quiet = 0 if len(self.engine.tx) != before or self.engine.rx.pending else quiet + 100

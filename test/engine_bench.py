@@ -20,9 +20,12 @@ class ModelBench:
     faults: probabilities {loss, duplicate, reorder, corrupt} of each frame, both ways.
     vary: function of the QP's number that gives attributes of its own.
     tick_cycles: clocks of the engine's tick; the model's clock runs at the same scale.
+    memory, ports, targets: as Bench.
+    shared_cq: one completion queue for all QPs.
     """
-    def __init__(self, seed=1, *, qps=1, tick_cycles=1, faults=None, memory=None, gap=0.0, stall=0.0, pmtu=3, vary=None, **attributes):
-        self.bench  = Bench(seed=seed, gap=gap, stall=stall, memory=memory, tick_cycles=tick_cycles)
+    def __init__(self, seed=1, *, qps=1, tick_cycles=1, faults=None, memory=None, ports=None, targets=0, gap=0.0, stall=0.0, pmtu=3, vary=None,
+                 shared_cq=False, **attributes):
+        self.bench  = Bench(seed=seed, gap=gap, stall=stall, memory=memory, ports=ports, targets=targets, tick_cycles=tick_cycles)
         self.engine = self.bench.engines[0]
         self.faults = faults or {}
         self.random = random.Random(seed)
@@ -31,10 +34,11 @@ class ModelBench:
         self.mr     = self.engine.roce.reg_mr(ENGINE_VA, REGION, access=ACCESS)
         self.region = self.model.reg_mr(MODEL_VA, REGION, ACCESS, key=0x777, pd=1)
         self.wire   = []             # (direction, frame) of all that was delivered.
+        self.watch  = None           # called with each frame that left the engine.
         self.pairs  = []
         self.held   = {"to_model": None, "to_engine": None}
         for n in range(qps):
-            cq  = self.engine.roce.create_cq(8)
+            cq  = self.pairs[0].send_cq if shared_cq and n else self.engine.roce.create_cq(8)
             qpn = 0x200 + n
             own = {**dict(sq_psn=0x1000*n + 5, rq_psn=0x2000*n + 9, timeout=9, pmtu=pmtu), **attributes, **(vary(n) if vary else {})}
             qp  = self.engine.roce.create_qp(cq, cq, src_mac=MACS[0], dst_mac=MACS[1], src_ip=IPS[0], dst_ip=IPS[1], dest_qpn=qpn, **own)
@@ -75,6 +79,8 @@ class ModelBench:
     def exchange(self):
         """Frames of both sides cross the wire."""
         for frame in self.engine.frames():
+            if self.watch:
+                self.watch(frame)
             self._pass("to_model", frame, lambda f: self.model.rx(f, self.now))
         self.model.tick(self.now)
         for frame in self.model.tx(self.now):
@@ -82,15 +88,15 @@ class ModelBench:
 
     def run(self, condition, max_cycles=2_000_000, every=50):
         """Lets both sides work until `condition()` holds."""
-        end = self.bench.sim.cycles() + max_cycles
+        end = self.bench.sim.cycles() + max_cycles + 10*self.bench.extra
         while not condition():
             assert self.bench.sim.cycles() < end, f"not reached in {max_cycles} clocks{self.bench.sim.state()}"
             self.bench.step(every)
             self.exchange()
 
     def settle(self, cycles=2000):
-        """Lets both sides work for a while."""
-        for _ in range(cycles//50):
+        """Lets both sides work for a while, longer with slow memory."""
+        for _ in range((cycles + self.bench.extra)//50):
             self.bench.step(50)
             self.exchange()
 

@@ -9,6 +9,7 @@ from roce_soc import abi, verbs
 from roce_soc import opcodes as op
 from roce_soc.errors import ERRORS
 from sim.engine import IPS, MACS
+from sim.harness.memory import IDEAL
 from test.engine_bench import ENGINE_VA, MODEL_VA, REGION, ModelBench
 from test.model.packet import Packet, parse
 
@@ -41,7 +42,7 @@ class Hand:
         """One packet or frame, worked off."""
         frame = packet if isinstance(packet, bytes) else packet.build(pad_frame=True)
         self.engine.send(frame + bytes(max(0, 60 - len(frame))))
-        self.bench.bench.step(400)
+        self.bench.bench.work(400)
 
     def answers(self):
         """What came: (kind, relative PSN, MSN) of ACK, NAK_xx, RNR_n; (opcode's place, relative PSN, payload) of READ replies."""
@@ -169,7 +170,7 @@ def test_request(name):
     for what, psn, payload, change, fields in packets:
         packet = hand.packet(what, psn, payload, **fields)
         hand.send(change(packet.build()) if change else packet)
-    hand.bench.bench.step(400)
+    hand.bench.bench.work(400)
     assert hand.answers() == answers
     if row:
         assert hand.count(row) == 1
@@ -240,7 +241,7 @@ class Asker(Hand):
         self.base = self.qp.attributes["sq_psn"]
         for n, (operation, length) in enumerate(work):
             self.bench.engine_sends(self.qp, operation, 0x1000*n, length, wr_id=n, flags=0 if attributes.get("silent") else verbs.SEND_SIGNALED)
-        self.bench.bench.step(400)
+        self.bench.bench.work(400)
         self.sent = [parse(f) for f in self.engine.frames()]
 
     def ack(self, psn, syndrome=op.ACK_UNLIMITED, msn=1):
@@ -309,7 +310,7 @@ def test_62_63_read_resumes(start):
     hand = Asker(("READ", 4*1024))
     hand.data("FIRST", 0, BYTES[:1024])
     hand.data("MIDDLE", 2, BYTES[2048:3072])
-    hand.bench.bench.step(600)
+    hand.bench.bench.work(600)
     again = [parse(f) for f in hand.engine.frames()]
     assert [(q.name, op.psn_diff(q.psn, hand.base), q.va, q.dma_length) for q in again] == [("RC_READ_REQUEST", 1, MODEL_VA + 1024, 3072)]
     hand.data(start, 1, BYTES[1024:2048])
@@ -322,7 +323,7 @@ def test_60_read_passed():
     """An ACK behind a READ without its data: the READ and all behind it again."""
     hand = Asker(("READ", 8), ("WRITE", 8))
     hand.ack(1)
-    hand.bench.bench.step(600)
+    hand.bench.bench.work(600)
     assert [parse(f).name for f in hand.engine.frames()] == ["RC_READ_REQUEST", "RC_WRITE_ONLY"] and not statuses(hand)
     hand.data("ONLY", 0, b"abcdefgh")
     hand.ack(1)
@@ -348,7 +349,7 @@ def test_67_unsignalled():
     for n in range(3):
         quiet.bench.engine_sends(quiet.qp, "WRITE", 0, 8, wr_id=n, flags=0)
     quiet.base = quiet.qp.attributes["sq_psn"]
-    quiet.bench.bench.step(300)
+    quiet.bench.bench.work(300)
     quiet.send(quiet.packet("ACKNOWLEDGE", 1, syndrome=0x62, msn=1))
     assert statuses(quiet) == [(1, verbs.WC_REM_ACCESS_ERR), (2, FLUSH)]
 
@@ -364,13 +365,13 @@ def test_69_read_depth():
 def test_57_no_retry():
     """retry_cnt 0: the first time-out is the end."""
     hand = Asker(*THREE, retry_cnt=0, timeout=4)
-    hand.bench.bench.step(4000)
+    hand.bench.bench.work(4000)
     assert statuses(hand) == [(0, verbs.WC_RETRY_EXC_ERR), (1, FLUSH), (2, FLUSH)] and hand.state() == ERR and not hand.engine.frames()
 
 
 def test_61_nak_in_rnr_wait():
     """A sequence NAK while the RNR timer runs: the wait goes on."""
-    hand = Asker(*THREE)
+    hand = Asker(*THREE, memory=IDEAL)     # the timer's clocks are counted.
     hand.ack(0, 0x20 | 14)
     hand.ack(0, 0x60)
     hand.bench.bench.step(2500)
@@ -382,7 +383,7 @@ def test_61_nak_in_rnr_wait():
 @pytest.mark.parametrize("early", [True, False])
 def test_61_ack_in_rnr_wait(early):
     """A late RNR NAK, then the ACK of all that was sent: the timer ends with nothing to repeat, and new work goes."""
-    hand = Asker(*THREE)
+    hand = Asker(*THREE, memory=IDEAL)     # the timer's clocks are counted.
     hand.ack(1, 0x20 | 14)
     hand.ack(2)
     assert statuses(hand) == [(0, 0), (1, 0), (2, 0)]
@@ -391,7 +392,7 @@ def test_61_ack_in_rnr_wait(early):
     hand.bench.bench.step(8000)
     if not early:
         hand.bench.engine_sends(hand.qp, "WRITE", 0, 8, wr_id=3)
-        hand.bench.bench.step(400)
+        hand.bench.bench.work(400)
     assert {op.psn_diff(parse(f).psn, hand.base) for f in hand.engine.frames()} == {3}
     hand.ack(3)
     assert statuses(hand) == [(3, 0)] and hand.state() == OK
@@ -404,7 +405,7 @@ def test_74_posted_in_err():
     for n in range(3):
         hand.bench.engine_sends(hand.qp, "WRITE", 0, 8, wr_id=n)
         hand.qp.post_recv(hand.mr, va=ENGINE_VA, length=8, wr_id=10 + n)
-    hand.bench.bench.step(600)
+    hand.bench.bench.work(600)
     done = statuses(hand)
     assert [d for d in done if d[0] < 10] == [(n, FLUSH) for n in range(3)] and [d for d in done if d[0] >= 10] == [(10 + n, FLUSH) for n in range(3)]
 
