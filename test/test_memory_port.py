@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""memory/port, memory/router: arbiters, routers, watchdogs over on-chip RAM and over the harness' memory; contract, errors, time-outs."""
+"""memory/port, memory/router, memory/watchdog: arbiters, routers, watchdogs over on-chip RAM and over the harness' memory; contract, errors, time-outs."""
 import pytest
 from litex.gen import LiteXModule
 
 from roce_soc.memory.port import MemoryReadArbiter, MemoryReadPort, MemoryWriteArbiter, MemoryWritePort
-from roce_soc.memory.router import MemoryReadRouter, MemoryReadTimeout, MemoryWriteRouter, MemoryWriteTimeout
+from roce_soc.memory.router import MemoryHub, MemoryReadRouter, MemoryReadSplit, MemoryWriteRouter
 from roce_soc.memory.sram import RoCESRAM
+from roce_soc.memory.watchdog import MemoryReadTimeout, MemoryWriteTimeout
+from sim.engine import OuterMemory
 from sim.harness import Sim, build
 from test.memory_contract import PortUser, exercise
 
@@ -241,6 +243,105 @@ def test_hub(hub, seed, rng):
             user.collect()
 
 
+class Hub(LiteXModule):
+    """An engine's four ports on two memories of the harness."""
+    def __init__(self):
+        self.memories = [OuterMemory(), OuterMemory()]
+        self.hub   = MemoryHub(self.memories, TIMEOUT)
+        self.ports = {"pw": MemoryWritePort(), "cw": MemoryWritePort(), "pr": MemoryReadPort(), "dr": MemoryReadPort()}
+        for name, port in self.ports.items():
+            self.hub.add_port(port, in_order=name != "dr")
+
+    def ios(self):
+        return {**{n: p.streams() for n, p in self.ports.items()}, "quiet": self.hub.quiet,
+            **self.memories[0].ios("t0"), **self.memories[1].ios("t1")}
+
+
+class TwoMemories:
+    """Hub in the harness; the second memory is slow, `latency` clocks."""
+    def __init__(self, seed, rng, **slow):
+        top      = Hub()
+        self.sim = sim = Sim(build(top, top.ios(), name="memory_hub2"), seed=seed)
+        self.memory = sim.memory("t0w", "t0r0", "t0r1", "t1w", "t1r0", "t1r1", latency=4, ahead=4, fill=0)
+        for (name, _), port in self.memory.ports.items():
+            if name.startswith("t1"):
+                port.set(**slow)
+        sim.reset()
+        self.users = {n: PortUser(sim, n, rng, read=n[1] == "r", write=n[1] == "w") for n in ("pw", "cw", "pr", "dr")}
+
+
+def test_two_memories_at_once(seed, rng):
+    """Commands that alternate between two memories do not wait for each other's answers; order and bytes stay."""
+    bench = TwoMemories(seed, rng, latency=200)
+    sim, user = bench.sim, bench.users["pw"]
+    data  = [rng.randbytes(64) for _ in range(64)]
+    start = sim.cycles()
+    for n in range(64):
+        user.write(64*n, data[n], n % 2)
+    user.collect()
+    assert sim.cycles() - start < 2*200, "writes to two memories waited for each other"
+    for name in ("pr", "dr"):
+        start = sim.cycles()
+        for n in range(64):
+            bench.users[name].read(64*n, 64, n % 2, data[n])
+        if name == "pr":
+            bench.users[name].collect()
+            assert sim.cycles() - start < 2*200, "reads of two memories waited for each other"
+    # Descriptors of the fast memory are there long before those of the slow one.
+    sim.until(bench.users["dr"].rdata, 32, max_cycles=100)
+    assert sim.cycles() - start < 120
+    sim.until(bench.users["dr"].rdata, 64, max_cycles=300)
+    assert sim.peek("quiet") == 3
+
+
+def test_descriptors_of_two_memories(seed, rng):
+    """Answers in any order between memories, in order within one, never mixed, with stalls on every handshake."""
+    bench = TwoMemories(seed, rng, latency=(1, 200), answer_gap=.3, cmd_stall=.3)
+    sim, user = bench.sim, bench.users["dr"]
+    bench.memory.write(0, bytes(range(256))*16, 0)
+    bench.memory.write(0, bytes(reversed(range(256)))*16, 1)
+    wanted = {0: [], 1: [], 2: []}
+    for n in range(60):
+        target, at = rng.choice((0, 0, 1, 2)), 64*rng.randrange(60)
+        beats      = rng.randrange(1, 5)
+        user.read(at, 64*beats, target)
+        wanted[target].append((user.tag, [0]*beats if target == 2 else
+            [int.from_bytes(bench.memory.read(at + 64*i, 64, target), "little") for i in range(beats)]))
+    user.reads.clear()
+    owner, current = {tag: target for target, rows in wanted.items() for tag, _ in rows}, None
+    while any(wanted.values()):
+        sim.until(user.rdata, 1, max_cycles=2000)
+        beat = user.rdata.recv()
+        if current is None:
+            tag, current = wanted[owner[beat.tag]].pop(0)
+        assert (beat.tag, beat["data"], beat.err) == (tag, current.pop(0), 2*(owner[tag] == 2))
+        assert beat["last"] == (not current)
+        current = current or None
+
+
+def test_dead_memory_holds_up_nobody_else(seed, rng):
+    """Payload for a memory that stopped waits for the watchdog; completions in the other memory do not."""
+    bench = TwoMemories(seed, rng, paused=True)
+    sim, payload, completion = bench.sim, bench.users["pw"], bench.users["cw"]
+    payload.expect = lambda kind, target, *_: 3 if target else 0
+    for n in range(6):
+        payload.write(4096*n, rng.randbytes(3000), n % 2)
+    sim.step(60)
+    start = sim.cycles()
+    for n in range(8):
+        completion.write(0x8000 + 32*n, rng.randbytes(32), 0)
+    completion.collect()
+    assert sim.cycles() - start < 100
+    bench.users["dr"].expect = lambda kind, target, *_: 3
+    bench.users["dr"].read(0, 64, 1)
+    payload.collect()
+    assert sim.cycles() - start < 2*TIMEOUT
+    bench.users["dr"].collect()
+    assert sim.peek("quiet") == 1
+    bench.memory.set(paused=False)
+    sim.run(lambda: sim.peek("quiet") == 3, max_cycles=200)
+
+
 def test_parameters():
     for cls in (MemoryWriteTimeout, MemoryReadTimeout):
         with pytest.raises(ValueError, match="cycles"):
@@ -252,3 +353,5 @@ def test_parameters():
         for bad in (0, 5):
             with pytest.raises(ValueError, match="n_targets"):
                 cls(n_targets=bad)
+    with pytest.raises(ValueError, match="read_beats"):
+        MemoryReadSplit(3, read_beats=63)

@@ -13,7 +13,7 @@ adapter drives wack, rdata. Layouts: memory_*_description of common.py.
    final one, whatever happens. err: MEM_OK, MEM_NO_ADDRESS, MEM_REFUSED, MEM_TIMEOUT. Data of an error is zero.
 4. Of one port and target, writes become visible in order of issue, so do wacks and answers. Nothing
    is said about the order between targets, ports, reads and writes. Beats of two answers never mix.
-   memory/router.py gives more: answers of one port come in order of issue whatever the targets.
+   Payload ports want more: answers in order of issue whatever the targets (memory/router.py, in_order).
 5. A wack says that every later read through this target sees the bytes.
 6. Writes never wait for reads. A memory that stops is answered for with MEM_TIMEOUT; its late answers
    are swallowed, and until the last of them came it is not asked again.

@@ -1,249 +1,199 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""From the engine's memory ports to memories: routing by target, watchdogs, refusals.
+"""From the engine's memory ports to memories: routing by target.
 
 Ref: contract of memory/port.py.
 """
 from migen import *
+from migen.genlib.roundrobin import RoundRobin, SP_CE
 
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.common import (
-    DATA_WIDTH, MEM_REFUSED, MEM_TIMEOUT, TAG_WIDTH, TARGET_WIDTH, memory_command_description, memory_wdata_description)
-from roce_soc.memory.port import BEATS_WIDTH, DEPTH, MemoryReadPort, MemoryWriteArbiter, MemoryWritePort, beats_of
+from roce_soc.common import DATA_BYTES, DATA_WIDTH, PAGE_BYTES, TAG_WIDTH, TARGET_WIDTH, memory_wack_description
+from roce_soc.memory.port import DEPTH, MemoryReadPort, MemoryWriteArbiter, MemoryWritePort, beats_of
+from roce_soc.memory.watchdog import TIMEOUT_CYCLES, MemoryNoTarget, MemoryReadTimeout, MemoryWriteTimeout
+from roce_soc.table import BypassFIFO
 
-TIMEOUT_CYCLES = 1 << 16   # 262 us at 250 MHz.
+# Splits -------------------------------------------------------------------------------------------
 
+class MemoryWriteSplit(LiteXModule):
+    """Divides a write port over `n_ways` ports: a target's number is its way, those beyond go the last one.
 
-# MemoryNoTarget -----------------------------------------------------------------------------------
+    Commands of all ways are outstanding at the same time; their acknowledges wait here for older ones of
+    other ways, so that `port` has them in order of issue. The next command goes when the one before has its data.
 
-class MemoryNoTarget(LiteXModule):
-    """A write and a read port that answer every command with an error, beats of zeros.
-
-    Latency: 2 clocks, one beat a clock.
+    Endpoints: port MemoryWritePort, in; ways list of MemoryWritePort, out.
+    Latency: 0 clocks each way, one command and one beat a clock.
     """
-    def __init__(self, err=MEM_REFUSED, dw=DATA_WIDTH):
-        self.write = write = MemoryWritePort(dw)
-        self.read  = read  = MemoryReadPort(dw)
+    def __init__(self, n_ways, depth=DEPTH, dw=DATA_WIDTH):
+        self.port = port = MemoryWritePort(dw)
+        self.ways = ways = [MemoryWritePort(dw) for _ in range(n_ways)]
 
         # # #
 
-        w_open, w_tag = Signal(), Signal(TAG_WIDTH)
-        w_last        = Signal()
+        self.order = order = stream.SyncFIFO([("way", bits_for(n_ways - 1))], depth)
+        self.acks  = [BypassFIFO(memory_wack_description(), depth) for _ in ways]
+        for n, acks in enumerate(self.acks):
+            setattr(self.submodules, f"acks{n}", acks)
+        way, current = Signal(max=max(n_ways, 2)), Signal(max=max(n_ways, 2))
+        open_, ended, able, taken = Signal(), Signal(), Signal(), Signal()
         self.comb += [
-            w_last.eq(w_open & write.wdata.valid & write.wdata.last),
-            write.wcmd.ready.eq(~w_open | w_last),
-            write.wdata.ready.eq(w_open),
-        ]
-        self.sync += [
-            write.wack.valid.eq(w_last),
-            write.wack.last.eq(1),
-            write.wack.tag.eq(w_tag),
-            write.wack.err.eq(err),
-            If(write.wcmd.ready, w_open.eq(write.wcmd.valid), w_tag.eq(write.wcmd.tag)),
-        ]
-        r_open, r_tag = Signal(), Signal(TAG_WIDTH)
-        left, r_last  = Signal(BEATS_WIDTH), Signal()
-        self.comb += [
-            r_last.eq(left == 1),
-            read.rcmd.ready.eq(~r_open | r_last),
-        ]
-        self.sync += [
-            read.rdata.valid.eq(r_open),
-            read.rdata.last.eq(r_last),
-            read.rdata.tag.eq(r_tag),
-            read.rdata.err.eq(err),
-            left.eq(left - 1),
-            If(read.rcmd.ready, r_open.eq(read.rcmd.valid), r_tag.eq(read.rcmd.tag), left.eq(beats_of(read.rcmd))),
-        ]
-
-# Watchdogs ----------------------------------------------------------------------------------------
-
-class MemoryWriteTimeout(LiteXModule):
-    """Answers for a memory that has not acknowledged a write in time.
-
-    After `cycles` clocks without any progress all outstanding writes are answered MEM_TIMEOUT, and so
-    are new ones, until the memory has given every acknowledge it owes. Data that it still waits for is fed to
-    it with no byte enabled.
-
-    Endpoints
-    ---------
-    port : MemoryWritePort, in
-    memory : MemoryWritePort, out
-    quiet : Signal, out
-        Nothing is outstanding, nothing is owed.
-
-    Latency: 1 clock; a command is passed on when the one before has all its data.
-    """
-    def __init__(self, cycles=TIMEOUT_CYCLES, depth=DEPTH, dw=DATA_WIDTH):
-        if cycles < 2:
-            raise ValueError(f"cycles must be 2 or more, not {cycles!r}")
-        self.port   = port   = MemoryWritePort(dw)
-        self.memory = MemoryWritePort(dw)
-        self.quiet  = Signal()
-        self.closed = closed = Signal()
-
-        # # #
-
-        # Registers on the memory's side: what a stopped memory was offered stays as it is.
-        memory            = MemoryWritePort(dw)
-        self.wcmd_buffer  = stream.Buffer(memory_command_description())
-        self.wdata_buffer = stream.Buffer(memory_wdata_description(dw))
-        self.comb += [
-            memory.wcmd.connect(self.wcmd_buffer.sink),
-            memory.wdata.connect(self.wdata_buffer.sink),
-            self.wcmd_buffer.source.connect(self.memory.wcmd),
-            self.wdata_buffer.source.connect(self.memory.wdata),
-            self.memory.wack.connect(memory.wack),
-        ]
-
-        self.order = order = stream.SyncFIFO([("tag", TAG_WIDTH)], depth)
-        owed       = Signal(max=depth + 1)      # acknowledges the memory has to give.
-        whole      = Signal(max=depth + 1)      # commands that were given all their data and not answered yet.
-        left       = Signal(BEATS_WIDTH)        # beats of the open command that the memory waits for.
-        mine       = Signal(BEATS_WIDTH)        # beats of the open command that `port` has not given.
-        free       = Signal()
-        taken, issued, beat, fed, answer = Signal(), Signal(), Signal(), Signal(), Signal()
-        timer      = Signal(max=cycles + 1)
-        self.comb += [
-            free.eq((mine == 0) | ((mine == 1) & beat)),
-            port.wcmd.ready.eq(free & order.sink.ready & (closed | memory.wcmd.ready)),
-            memory.wcmd.valid.eq(port.wcmd.valid & free & order.sink.ready & ~closed),
-            memory.wcmd.payload.eq(port.wcmd.payload),
+            way.eq(Mux(port.wcmd.target < n_ways - 1, port.wcmd.target, n_ways - 1)),
+            ended.eq(port.wdata.valid & port.wdata.ready & port.wdata.last),
+            able.eq(order.sink.ready & (~open_ | ended)),
             taken.eq(port.wcmd.valid & port.wcmd.ready),
-            issued.eq(taken & ~closed),
             order.sink.valid.eq(taken),
-            order.sink.tag.eq(port.wcmd.tag),
-            # Data: to the memory, or nowhere when closed; the memory's open command is filled with nothing then.
-            memory.wdata.valid.eq(Mux(closed, left != 0, port.wdata.valid & (mine != 0))),
-            memory.wdata.data.eq(port.wdata.data),
-            memory.wdata.be.eq(Mux(closed, 0, port.wdata.be)),
-            memory.wdata.last.eq(left == 1),
-            port.wdata.ready.eq((mine != 0) & (closed | memory.wdata.ready)),
-            beat.eq(port.wdata.valid & port.wdata.ready),
-            fed.eq(memory.wdata.valid & memory.wdata.ready),
-            # Acknowledges.
-            memory.wack.ready.eq(1),
-            answer.eq(Mux(closed, whole != 0, memory.wack.valid)),
-            order.source.ready.eq(answer),
-            port.wack.valid.eq(answer),
+            order.sink.way.eq(way),
+            order.source.ready.eq(port.wack.valid),
             port.wack.last.eq(1),
-            port.wack.tag.eq(order.source.tag),
-            port.wack.err.eq(Mux(closed, MEM_TIMEOUT, memory.wack.err)),
-            self.quiet.eq(~order.source.valid & (owed == 0)),
         ]
         self.sync += [
-            owed.eq(owed + issued - memory.wack.valid),
-            whole.eq(whole + (beat & (mine == 1)) - answer),
-            If(beat, mine.eq(mine - 1)),
-            If(fed, left.eq(left - 1)),
-            If(taken, mine.eq(beats_of(port.wcmd))),
-            If(issued, left.eq(beats_of(port.wcmd))),
-            If(memory.wack.valid | fed | issued | ~order.source.valid,
-                timer.eq(0),
-            ).Elif(timer != cycles,
-                timer.eq(timer + 1),
-            ),
-            If(closed,
-                If(self.quiet, closed.eq(0)),
-            ).Elif((timer == cycles) & ~memory.wack.valid & ~fed & ~issued & (owed != 0),
-                closed.eq(1),
-                timer.eq(0),
-            )
+            open_.eq(taken | (open_ & ~ended)),
+            If(taken, current.eq(way)),
         ]
+        for n, (out, acks) in enumerate(zip(ways, self.acks)):
+            self.comb += [
+                out.wcmd.payload.eq(port.wcmd.payload),
+                out.wdata.payload.eq(port.wdata.payload),
+                out.wdata.last.eq(port.wdata.last),
+                If(able & (way == n),
+                    out.wcmd.valid.eq(port.wcmd.valid),
+                    port.wcmd.ready.eq(out.wcmd.ready),
+                ),
+                If(open_ & (current == n),
+                    out.wdata.valid.eq(port.wdata.valid),
+                    port.wdata.ready.eq(out.wdata.ready),
+                ),
+                out.wack.ready.eq(1),
+                acks.sink.valid.eq(out.wack.valid),
+                acks.sink.payload.eq(out.wack.payload),
+                If(order.source.valid & (order.source.way == n),
+                    acks.source.ready.eq(1),
+                    port.wack.valid.eq(acks.source.valid),
+                    port.wack.payload.eq(acks.source.payload),
+                ),
+            ]
 
 
-class MemoryReadTimeout(LiteXModule):
-    """Answers for a memory that has not returned read data in time; as MemoryWriteTimeout.
+class MemoryReadSplit(LiteXModule):
+    """Divides a read port over `n_ways` ports; as MemoryWriteSplit. With two ways, one memory and what does not exist,
+    it waits for the answers of one way before it goes the other, which costs no buffer; with more, each way has one.
 
-    Latency: 1 clock in the command, 1 in the data.
+    Parameters
+    ----------
+    read_beats : int
+        Beats of a way's buffer, at least 64: a command goes when its answer has room there.
+    in_order : bool
+        False: answers of different ways come as they are ready, those of one way in order of issue.
+
+    Latency: 0 clocks for the command; the answer 0 clocks with two ways, 2 with more.
     """
-    def __init__(self, cycles=TIMEOUT_CYCLES, depth=DEPTH, dw=DATA_WIDTH):
-        if cycles < 2:
-            raise ValueError(f"cycles must be 2 or more, not {cycles!r}")
-        self.port   = port   = MemoryReadPort(dw)
-        self.memory = MemoryReadPort(dw)
-        self.quiet  = Signal()
-        self.closed = closed = Signal()
+    def __init__(self, n_ways, read_beats=512, in_order=True, depth=DEPTH, dw=DATA_WIDTH):
+        if read_beats < PAGE_BYTES//DATA_BYTES:
+            raise ValueError(f"read_beats must be {PAGE_BYTES//DATA_BYTES} or more, not {read_beats!r}")
+        self.port = port = MemoryReadPort(dw)
+        self.ways = ways = [MemoryReadPort(dw) for _ in range(n_ways)]
 
         # # #
 
-        memory           = MemoryReadPort(dw)
-        self.rcmd_buffer = stream.Buffer(memory_command_description())
+        way   = Signal(max=max(n_ways, 2))
+        able  = Signal(n_ways)
+        taken = Signal()
         self.comb += [
-            memory.rcmd.connect(self.rcmd_buffer.sink),
-            self.rcmd_buffer.source.connect(self.memory.rcmd),
-            self.memory.rdata.connect(memory.rdata),
+            way.eq(Mux(port.rcmd.target < n_ways - 1, port.rcmd.target, n_ways - 1)),
+            taken.eq(port.rcmd.valid & port.rcmd.ready),
+        ]
+        for n, out in enumerate(ways):
+            self.comb += [
+                out.rcmd.payload.eq(port.rcmd.payload),
+                out.rdata.ready.eq(1),
+                If((way == n) & able[n],
+                    out.rcmd.valid.eq(port.rcmd.valid),
+                    port.rcmd.ready.eq(out.rcmd.ready),
+                ),
+            ]
+        if n_ways <= 2:
+            self._add_turns(way, able, taken, depth)
+        else:
+            self._add_buffers(way, able, taken, depth, read_beats, in_order)
+
+    def _add_turns(self, way, able, taken, depth):
+        """One way at a time."""
+        port, count, current = self.port, Signal(max=depth + 1), Signal(max=max(len(self.ways), 2))
+        for n, out in enumerate(self.ways):
+            self.comb += [
+                able[n].eq(((count == 0) | (current == n)) & (count != depth)),
+                If(out.rdata.valid,
+                    port.rdata.valid.eq(1),
+                    port.rdata.last.eq(out.rdata.last),
+                    port.rdata.payload.eq(out.rdata.payload),
+                ),
+            ]
+        self.sync += [
+            count.eq(count + taken - (port.rdata.valid & port.rdata.last)),
+            If(taken, current.eq(way)),
         ]
 
-        self.order = order = stream.SyncFIFO([("tag", TAG_WIDTH), ("beats", BEATS_WIDTH)], depth)
-        owed       = Signal(max=depth + 1)
-        sent       = Signal(BEATS_WIDTH)     # beats of the oldest command that were answered.
-        taken, issued, returned, answer, last = Signal(), Signal(), Signal(), Signal(), Signal()
-        timer      = Signal(max=cycles + 1)
-        self.comb += [
-            port.rcmd.ready.eq(order.sink.ready & (closed | memory.rcmd.ready)),
-            memory.rcmd.valid.eq(port.rcmd.valid & order.sink.ready & ~closed),
-            memory.rcmd.payload.eq(port.rcmd.payload),
-            taken.eq(port.rcmd.valid & port.rcmd.ready),
-            issued.eq(taken & ~closed),
-            order.sink.valid.eq(taken),
-            order.sink.tag.eq(port.rcmd.tag),
-            order.sink.beats.eq(beats_of(port.rcmd)),
-            memory.rdata.ready.eq(1),
-            returned.eq(memory.rdata.valid & memory.rdata.last),
-            answer.eq(order.source.valid & (closed | memory.rdata.valid)),
-            last.eq(sent + 1 == order.source.beats),
-            order.source.ready.eq(answer & last),
-            self.quiet.eq(~order.source.valid & (owed == 0)),
-        ]
-        self.sync += [
-            port.rdata.valid.eq(answer),
-            port.rdata.last.eq(last),
-            port.rdata.tag.eq(order.source.tag),
-            port.rdata.err.eq(Mux(closed, MEM_TIMEOUT, memory.rdata.err)),
-            port.rdata.data.eq(Mux(closed, 0, memory.rdata.data)),
-            owed.eq(owed + issued - returned),
-            If(answer, sent.eq(Mux(last, 0, sent + 1))),
-            If(memory.rdata.valid | issued | (owed == 0),
-                timer.eq(0),
-            ).Elif(timer != cycles,
-                timer.eq(timer + 1),
-            ),
-            If(closed,
-                If(self.quiet, closed.eq(0)),
-            ).Elif((timer == cycles) & ~memory.rdata.valid & ~issued & (owed != 0),
-                closed.eq(1),
-                timer.eq(0),
-            )
-        ]
+    def _add_buffers(self, way, able, taken, depth, read_beats, in_order):
+        """A buffer for each way; what comes out is chosen by the order of issue, or in turns."""
+        port   = self.port
+        head, ready = Signal(max=len(self.ways)), Signal()        # the way whose answer leaves.
+        ends   = Signal()
+        self.buffers = []
+        for n, out in enumerate(self.ways):
+            # What does not exist has no data to keep.
+            wide   = n != len(self.ways) - 1
+            layout = [("tag", TAG_WIDTH), ("err", 2)] + ([("data", self.port.rdata.data.nbits)] if wide else [])
+            buffer = stream.SyncFIFO(layout, read_beats, buffered=True)
+            setattr(self.submodules, f"buffer{n}", buffer)
+            self.buffers.append(buffer)
+            free   = Signal(max=read_beats + 1, reset=read_beats)
+            waits  = Signal(max=depth + 1)
+            begun  = taken & (way == n)
+            gone   = Signal()
+            self.comb += [
+                able[n].eq((free >= beats_of(port.rcmd)) & (waits != depth)),
+                buffer.sink.valid.eq(out.rdata.valid),
+                buffer.sink.last.eq(out.rdata.last),
+                [getattr(buffer.sink, name).eq(getattr(out.rdata, name)) for name, _ in layout],
+                If(ready & (head == n),
+                    gone.eq(buffer.source.valid),
+                    port.rdata.valid.eq(buffer.source.valid),
+                    port.rdata.last.eq(buffer.source.last),
+                    [getattr(port.rdata, name).eq(getattr(buffer.source, name)) for name, _ in layout],
+                ),
+                buffer.source.ready.eq(gone),
+            ]
+            self.sync += [
+                free.eq(free - Mux(begun, beats_of(port.rcmd), 0) + gone),
+                waits.eq(waits + begun - (gone & buffer.source.last)),
+            ]
+        self.comb += ends.eq(port.rdata.valid & port.rdata.last)
+        if in_order:
+            self.order = order = stream.SyncFIFO([("way", len(way))], depth*len(self.ways))
+            self.comb += [
+                order.sink.valid.eq(taken),
+                order.sink.way.eq(way),
+                head.eq(order.source.way),
+                ready.eq(order.source.valid),
+                order.source.ready.eq(ends),
+            ]
+        else:
+            self.turn = turn = RoundRobin(len(self.ways), SP_CE)
+            inside = Signal()
+            self.comb += [
+                turn.request.eq(Cat(*[buffer.source.valid for buffer in self.buffers])),
+                head.eq(turn.grant),
+                ready.eq(1),
+                # Between answers the turn looks for one; inside an answer it stays.
+                turn.ce.eq(ends | ~(port.rdata.valid | inside)),
+            ]
+            self.sync += If(port.rdata.valid, inside.eq(~port.rdata.last))
 
 # Routers ------------------------------------------------------------------------------------------
 
-class _Route(LiteXModule):
-    """Lets a port have commands outstanding at one target at a time."""
-    def __init__(self, cmd, n_targets, taken, answered, depth):
-        self.number = number = Signal(max=n_targets + 1)    # n_targets: no such target.
-        self.able   = Signal()
-        self.count  = count = Signal(max=depth + 1)
-        current     = Signal(max=n_targets + 1)
-        self.comb += [
-            number.eq(n_targets),
-            If(cmd.target < n_targets, number.eq(cmd.target)),
-            self.able.eq(((count == 0) | (number == current)) & (count != depth)),
-        ]
-        self.current = current
-        self.sync += [
-            count.eq(count + taken - answered),
-            If(taken, current.eq(number)),
-        ]
-
-
 class MemoryWriteRouter(LiteXModule):
     """Divides a write port by target; commands to targets that do not exist are answered MEM_REFUSED.
-
-    A command to another target waits until the former one has given all its acknowledges: so these
-    come back in order of issue.
 
     Parameters
     ----------
@@ -255,6 +205,7 @@ class MemoryWriteRouter(LiteXModule):
     Endpoints
     ---------
     port : MemoryWritePort, in
+        Has its acknowledges in order of issue.
     targets : list of MemoryWritePort, out
     quiet : Signal(n_targets), out
         Nothing outstanding at the target.
@@ -262,89 +213,63 @@ class MemoryWriteRouter(LiteXModule):
     Latency: 1 clock towards the target, one beat a clock.
     """
     def __init__(self, n_targets=1, timeout_cycles=TIMEOUT_CYCLES, depth=DEPTH, dw=DATA_WIDTH):
-        if not 1 <= n_targets <= 1 << TARGET_WIDTH:
-            raise ValueError(f"n_targets must be 1..{1 << TARGET_WIDTH}, not {n_targets!r}")
-        self.port   = port = MemoryWritePort(dw)
+        check_targets(n_targets)
         self.quiet  = Signal(n_targets)
         self.none   = MemoryNoTarget(dw=dw)
+        self.split  = MemoryWriteSplit(n_targets + 1, depth, dw)
         guards      = [MemoryWriteTimeout(timeout_cycles, depth, dw) for _ in range(n_targets)]
         self.submodules += guards
-        self.targets = [g.memory for g in guards]
+        self.port, self.targets = self.split.port, [g.memory for g in guards]
 
         # # #
 
-        ways     = [g.port for g in guards] + [self.none.write]
-        taken    = Signal()
-        self.route = route = _Route(port.wcmd, n_targets, taken, port.wack.valid, depth)
-        self.comb += [
-            taken.eq(port.wcmd.valid & port.wcmd.ready),
-            self.quiet.eq(Cat(*[g.quiet for g in guards])),
-        ]
-        for i, way in enumerate(ways):
-            self.comb += [
-                way.wcmd.payload.eq(port.wcmd.payload),
-                way.wdata.payload.eq(port.wdata.payload),
-                way.wdata.last.eq(port.wdata.last),
-                way.wack.ready.eq(1),
-                If(route.able & (route.number == i),
-                    way.wcmd.valid.eq(port.wcmd.valid),
-                    port.wcmd.ready.eq(way.wcmd.ready),
-                ),
-                If((route.count != 0) & (route.current == i),
-                    way.wdata.valid.eq(port.wdata.valid),
-                    port.wdata.ready.eq(way.wdata.ready),
-                ),
-                If(way.wack.valid,
-                    port.wack.valid.eq(1),
-                    port.wack.payload.eq(way.wack.payload),
-                ),
-            ]
-        self.comb += port.wack.last.eq(1)
+        ends = [g.port for g in guards] + [self.none.write]
+        self.comb += [way.connect(end) for way, end in zip(self.split.ways, ends)]
+        self.comb += self.quiet.eq(Cat(*[g.quiet for g in guards]))
 
 
 class MemoryReadRouter(LiteXModule):
-    """Divides a read port by target; as MemoryWriteRouter. Latency: 1 clock each way."""
-    def __init__(self, n_targets=1, timeout_cycles=TIMEOUT_CYCLES, depth=DEPTH, dw=DATA_WIDTH):
-        if not 1 <= n_targets <= 1 << TARGET_WIDTH:
-            raise ValueError(f"n_targets must be 1..{1 << TARGET_WIDTH}, not {n_targets!r}")
-        self.port   = port = MemoryReadPort(dw)
+    """Divides a read port by target; as MemoryWriteRouter.
+
+    in_order : False, answers of different targets come as they are ready (MemoryReadSplit).
+
+    Latency: 1 clock each way, 2 more for the answer with several targets.
+    """
+    def __init__(self, n_targets=1, timeout_cycles=TIMEOUT_CYCLES, depth=DEPTH, dw=DATA_WIDTH, in_order=True):
+        check_targets(n_targets)
         self.quiet  = Signal(n_targets)
         self.none   = MemoryNoTarget(dw=dw)
+        self.split  = MemoryReadSplit(n_targets + 1, in_order=in_order, depth=depth, dw=dw)
         guards      = [MemoryReadTimeout(timeout_cycles, depth, dw) for _ in range(n_targets)]
         self.submodules += guards
-        self.targets = [g.memory for g in guards]
+        self.port, self.targets = self.split.port, [g.memory for g in guards]
 
         # # #
 
-        ways     = [g.port for g in guards] + [self.none.read]
-        taken    = Signal()
-        self.route = route = _Route(port.rcmd, n_targets, taken, port.rdata.valid & port.rdata.last, depth)
-        self.comb += [
-            taken.eq(port.rcmd.valid & port.rcmd.ready),
-            self.quiet.eq(Cat(*[g.quiet for g in guards])),
-        ]
-        for i, way in enumerate(ways):
-            self.comb += [
-                way.rcmd.payload.eq(port.rcmd.payload),
-                way.rdata.ready.eq(1),
-                If(route.able & (route.number == i),
-                    way.rcmd.valid.eq(port.rcmd.valid),
-                    port.rcmd.ready.eq(way.rcmd.ready),
-                ),
-                If(way.rdata.valid,
-                    port.rdata.valid.eq(1),
-                    port.rdata.last.eq(way.rdata.last),
-                    port.rdata.payload.eq(way.rdata.payload),
-                ),
-            ]
+        ends = [g.port for g in guards] + [self.none.read]
+        self.comb += [way.connect(end) for way, end in zip(self.split.ways, ends)]
+        self.comb += self.quiet.eq(Cat(*[g.quiet for g in guards]))
+
+
+def check_targets(n_targets):
+    """ValueError unless so many targets can be told apart."""
+    if not 1 <= n_targets <= 1 << TARGET_WIDTH:
+        raise ValueError(f"n_targets must be 1..{1 << TARGET_WIDTH}, not {n_targets!r}")
 
 # MemoryHub ----------------------------------------------------------------------------------------
 
 class MemoryHub(LiteXModule):
     """All memory ports of an engine on all its memories.
 
-    Write ports share one ordered path, so that a completion never overtakes the payload before it; each read
-    port has a path of its own to every memory.
+    ::
+        payload write    ─► split ─┬─► arbiter ─► watchdog ─► memory 0
+        completion write ─► split ─┼─► arbiter ─► watchdog ─► memory 1
+                                   └─► refused
+        each read port   ─► router ─► memory 0, memory 1
+
+    Write ports share one ordered path to each memory, so that a completion never overtakes the payload before it, and
+    nothing beyond that: a payload's memory that stops holds up no completion in another one. Each read port has a
+    path of its own to every memory.
 
     Parameters
     ----------
@@ -355,39 +280,44 @@ class MemoryHub(LiteXModule):
 
     Endpoints
     ---------
-    add_port(port) : a MemoryWritePort or MemoryReadPort of the engine; before finalisation.
+    add_port(port, in_order) : a MemoryWritePort or MemoryReadPort of the engine; before finalisation.
     quiet : Signal(targets), out
         Nothing outstanding at the target.
 
-    Latency: 1 clock towards the memory, 1 clock back for reads.
+    Latency: 1 clock towards the memory, 1 clock back for reads, 2 more with several memories.
     """
     def __init__(self, targets, timeout_cycles=TIMEOUT_CYCLES):
+        check_targets(len(targets))
         self.targets, self.timeout_cycles = targets, timeout_cycles
-        self.writes, self.reads = [], []
+        self.writes, self.quiets = [], []
         self.quiet = Signal(len(targets))
 
-    def add_port(self, port):
-        """Puts a port of the engine on the memories."""
+    def add_port(self, port, in_order=True):
+        """Puts a port of the engine on the memories; in_order: of a read port, as MemoryReadRouter."""
         if self.finalized:
             raise ValueError("add_port must be called before finalisation")
-        (self.writes if isinstance(port, MemoryWritePort) else self.reads).append(port)
-        if isinstance(port, MemoryReadPort):
-            router = MemoryReadRouter(len(self.targets), self.timeout_cycles)
-            self.submodules += router
-            self.comb += port.connect(router.port)
-            self.comb += [way.connect(target.get_read()) for way, target in zip(router.targets, self.targets)]
-            self.quiets = getattr(self, "quiets", []) + [router.quiet]
+        if isinstance(port, MemoryWritePort):
+            self.writes.append(port)
+            return
+        router = MemoryReadRouter(len(self.targets), self.timeout_cycles, in_order=in_order)
+        self.submodules += router
+        self.comb += port.connect(router.port)
+        self.comb += [way.connect(target.get_read()) for way, target in zip(router.targets, self.targets)]
+        self.quiets.append(router.quiet)
 
     def do_finalize(self):
-        quiets = getattr(self, "quiets", [])
-        if self.writes:
-            self.write_arbiter = arbiter = MemoryWriteArbiter(len(self.writes))
-            self.write_router  = router  = MemoryWriteRouter(len(self.targets), self.timeout_cycles)
-            self.comb += [port.connect(master) for port, master in zip(self.writes, arbiter.masters)]
-            self.comb += arbiter.port.connect(router.port)
-            self.comb += [way.connect(target.write) for way, target in zip(router.targets, self.targets)]
-            quiets = quiets + [router.quiet]
-        quiet = Replicate(1, len(self.targets))
-        for q in quiets:
-            quiet = quiet & q
-        self.comb += self.quiet.eq(quiet)
+        splits = [MemoryWriteSplit(len(self.targets) + 1) for _ in self.writes]
+        guards = []
+        self.submodules += splits
+        for port, split in zip(self.writes, splits):
+            none = MemoryNoTarget()
+            self.submodules += none
+            self.comb += port.connect(split.port), split.ways[-1].connect(none.write)
+        for n, target in enumerate(self.targets if self.writes else []):
+            arbiter, guard = MemoryWriteArbiter(len(self.writes)), MemoryWriteTimeout(self.timeout_cycles)
+            self.submodules += arbiter, guard
+            guards.append(guard)
+            self.comb += [split.ways[n].connect(master) for split, master in zip(splits, arbiter.masters)]
+            self.comb += arbiter.port.connect(guard.port), guard.memory.connect(target.write)
+        quiets = self.quiets + ([Cat(*[guard.quiet for guard in guards])] if guards else [])
+        self.comb += self.quiet.eq(Reduce("AND", quiets) if quiets else (1 << len(self.targets)) - 1)
