@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Store, check, then act: a damaged frame of every opcode, layout and byte; everything inside the engine is as it was.
 
-Ref: InfiniBand Architecture vol. 1 Annex A17 (RoCEv2): MAC addresses, VLAN tag, TOS, TTL, flow label, IP and UDP checksum
-and byte 4 of the BTH are not in the ICRC. Of these the destination MAC, the IPv4 checksum and what that covers are
-checked otherwise; the rest may change on the way (`rule`).
+Ref: InfiniBand Architecture vol. 1 Annex A17 (RoCEv2): MAC addresses, VLAN tag, TOS, TTL, flow label, IP and UDP
+checksum and byte 4 of the BTH are not in the ICRC. Of these the destination MAC, the IPv4 checksum and what that
+covers are checked otherwise; the rest may change on the way (`rule`).
 """
 import random
 
@@ -11,6 +11,7 @@ from roce_soc import abi, verbs
 from roce_soc import opcodes as op
 from roce_soc.errors import ERRORS
 from sim.engine import IPS, MACS, RING_MEMORY, Bench
+from sim.harness.state import Rows
 from test.model.packet import Packet, parse
 
 OPCODES   = list(op.OPCODES.values())
@@ -22,10 +23,13 @@ RECEIVED, WRITTEN, LOCAL = 0x8000, 0x4000, 0x2000     # offsets in the region: r
 PMTU      = 256
 SETTLE    = 160         # clocks from the last beat of a frame to the end of all that it causes.
 COUNTER   = "core0.monitor.count_"
+ACCESS    = verbs.ACCESS_LOCAL_WRITE | verbs.ACCESS_REMOTE_WRITE | verbs.ACCESS_REMOTE_READ
+LENGTH    = {"IP_CHECKSUM", "UDP_LENGTH", "RUNT", "ICRC"}   # a length that changed is caught by what it meets first.
 # What a frame may move before it is known to be good: where it is stored and looked at, and what tells of it.
 ROWS      = r"^core0\.(?!(buffer|decoder|monitor|turnaround)\.)"
 # Registers besides: what only looks (parser, checker, rows and memory that are read) and what the timer scanner passes.
-REGISTERS = r"^core0\.(?!(buffer|decoder|monitor|icrc|receive|turnaround)\.|command\.context\.row|send\.completer\.decide\.([^.]*$|state\.)|send\.requester\.visit\.sq\.(data|err)$)"
+REGISTERS = (r"^core0\.(?!(buffer|decoder|monitor|icrc|receive|turnaround)\.|command\.context\.row|"
+             r"send\.completer\.decide\.([^.]*$|state\.)|send\.requester\.visit\.sq\.(data|err)$)")
 
 
 def header_offsets(frame):
@@ -36,7 +40,7 @@ def header_offsets(frame):
 
 
 def rule(frame, at, flip):
-    """What becomes of a good frame with byte `at` changed by `flip`: "good", "slow" or the rows one of which counts it."""
+    """What becomes of a good frame whose byte `at` changes by `flip`: "good", "slow" or rows, one of which counts."""
     ip, udp, bth, end = header_offsets(frame)
     if at < 6:
         return {"DST_MAC"}
@@ -50,17 +54,19 @@ def rule(frame, at, flip):
             return "slow"
         if n in (6, 7) and (flip << 8 if n == 6 else flip) & 0x3fff:
             return {"IP_FRAGMENT"}
-        return {0: {"IP_OPTIONS"}, 2: {"IP_CHECKSUM", "UDP_LENGTH"}, 3: {"IP_CHECKSUM", "UDP_LENGTH"}}.get(n, {"IP_CHECKSUM"})
+        return {0: {"IP_OPTIONS"}, 2: LENGTH, 3: LENGTH}.get(n, {"IP_CHECKSUM"})
     if at < udp:
         if n == 6:
             return "slow"
-        return "good" if n in (1, 2, 3, 7) or n == 0 and not flip & 0xf0 else {"ICRC", "UDP_LENGTH"} if n in (4, 5) else {"ICRC"}
+        if n in (1, 2, 3, 7) or n == 0 and not flip & 0xf0:
+            return "good"
+        return LENGTH if n in (4, 5) else {"ICRC"}
     if at < bth:
-        return ({"ICRC"}, {"ICRC"}, "slow", "slow", {"ICRC", "UDP_LENGTH", "RUNT"}, {"ICRC", "UDP_LENGTH", "RUNT"}, "good", "good")[at - udp]
+        return ({"ICRC"}, {"ICRC"}, "slow", "slow", LENGTH, LENGTH, "good", "good")[at - udp]
     if at == bth + 4:
         return "good"
     # With another opcode or pad the lengths may not fit either; they are looked at first.
-    return {"ICRC", "UDP_LENGTH"} if at < bth + 2 else {"ICRC"}
+    return LENGTH if at < bth + 2 else {"ICRC"}
 
 
 class Frames:
@@ -72,10 +78,11 @@ class Frames:
         self.vlan, self.version = vlan, version
         self.ips     = IPS if version == 4 else IPS6
         self.epsn, self.wr = self.random.choice((0xfffffe, 0x7fffff, 9)), 0
-        self.mr      = engine.roce.reg_mr(BUFFERS, REGION, access=verbs.ACCESS_LOCAL_WRITE | verbs.ACCESS_REMOTE_WRITE | verbs.ACCESS_REMOTE_READ)
+        self.mr      = engine.roce.reg_mr(BUFFERS, REGION, access=ACCESS)
         self.cq      = engine.roce.create_cq(4)
-        self.qp      = engine.roce.create_qp(self.cq, self.cq, src_mac=MACS[0], dst_mac=MACS[1], src_ip=self.ips[0], dst_ip=self.ips[1],
-            ipv6=int(version == 6), vlan_en=int(vlan is not None), vlan_tci=vlan or 0, dest_qpn=0x1000, pmtu=op.PMTU_CODES[PMTU], timeout=0,
+        self.qp      = engine.roce.create_qp(self.cq, self.cq, src_mac=MACS[0], dst_mac=MACS[1], src_ip=self.ips[0],
+            dst_ip=self.ips[1], ipv6=int(version == 6), vlan_en=int(vlan is not None), vlan_tci=vlan or 0,
+            dest_qpn=0x1000, pmtu=op.PMTU_CODES[PMTU], timeout=0,
             sq_psn=self.random.choice((0xfffffd, 3)), rq_psn=self.epsn)
         for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
             self.qp.modify(state)
@@ -86,16 +93,18 @@ class Frames:
         self.restless, before = set(), self.bench.sim.registers(REGISTERS)
         for _ in range(8):
             self.bench.step(37)
-            self.restless |= {name for name, value in self.bench.sim.registers(REGISTERS).items() if value != before[name]}
+            now = self.bench.sim.registers(REGISTERS)
+            self.restless |= {name for name in now if now[name] != before[name]}
 
     # Frames ---------------------------------------------------------------------------------------
 
     def frame(self, opcode, psn, payload=b"", **fields):
         """A frame of the peer."""
         size = 4 if self.version == 4 else 16
-        return Packet(**{**dict(opcode=opcode, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"), ip_version=self.version,
-            vlan=self.vlan, src_ip=self.ips[1].to_bytes(size, "big"), dst_ip=self.ips[0].to_bytes(size, "big"), dest_qpn=self.qp.qpn,
-            psn=psn & op.PSN_MASK, ackreq=1, payload=payload, va=BUFFERS + WRITTEN, rkey=self.mr.rkey, dma_length=len(payload), tos=2,
+        return Packet(**{**dict(opcode=opcode, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"),
+            ip_version=self.version, vlan=self.vlan, src_ip=self.ips[1].to_bytes(size, "big"),
+            dst_ip=self.ips[0].to_bytes(size, "big"), dest_qpn=self.qp.qpn, psn=psn & op.PSN_MASK, ackreq=1,
+            payload=payload, va=BUFFERS + WRITTEN, rkey=self.mr.rkey, dma_length=len(payload), tos=2,
             ip_id=self.random.getrandbits(16), syndrome=op.ACK_UNLIMITED, imm=0x1234_5678), **fields}).build(pad_frame=True)
 
     def pass_on(self, frame, **how):
@@ -108,30 +117,35 @@ class Frames:
     def inside(self):
         """Everything that a frame could have changed: {name: contents}."""
         sim, engine = self.bench.sim, self.engine
-        found = {**sim.memories(ROWS), **{n: v for n, v in sim.registers(REGISTERS).items() if n not in self.restless}}
+        found = sim.memories(ROWS)
+        found.update((n, v) for n, v in sim.registers(REGISTERS).items() if n not in self.restless)
         found["payload memory"] = engine.read_memory(BUFFERS, REGION)
         found["ring memory"]    = engine.read_memory(RING_MEMORY[0], self.rings)
-        found["accesses"]       = {key: (c["commands"], c["answers"], c["beats"]) for key, c in engine.memory.counters().items()}
+        found["accesses"]       = [(k, c["commands"], c["answers"]) for k, c in engine.memory.counters().items()]
         found["chunks free"]    = engine.chunks_free()
         found["interrupt"]      = sim.peek("e0_irq")
         return found
 
     def damaged(self, frame, expected, what, **how):
-        """A frame that must change nothing but one counter; `expected` as `rule` says, None: any one counter, or the slow path."""
+        """A frame that must change nothing but one counter; `expected` by `rule`, None: any counter or the slow path."""
         before, counted = self.inside(), self.bench.sim.registers(COUNTER)
         sent  = self.pass_on(frame, **how)
         after = self.inside()
         slow  = [f.data for f in self.engine.slow_out.recv_all()]
         assert not sent, f"{what}: answered by {sent[0].describe()}"
-        changed = {n: getattr(after[n], "changed", lambda _: (before[n], after[n]))(before[n]) for n in after if after[n] != before[n]}
-        assert not changed, f"{what}: changed inside: " + ", ".join(f"{n} {str(c)[:60]}" for n, c in changed.items())
-        moved = {n.removeprefix(COUNTER): v - counted[n] for n, v in self.bench.sim.registers(COUNTER).items() if v != counted[n]}
+        changed = [f"{n} rows {after[n].changed(before[n])[:9]}" if isinstance(after[n], Rows) else n
+            for n in after if after[n] != before[n]]
+        assert not changed, f"{what}: changed inside: {', '.join(changed)}"
+        now   = self.bench.sim.registers(COUNTER)
+        moved = {n.removeprefix(COUNTER): now[n] - counted[n] for n in now if now[n] != counted[n]}
         if slow or expected == "slow":
-            assert expected in ("slow", None) and slow == [frame] and moved == {"rx_slow_frames": 1}, f"{what}: {expected} expected, slow path took {len(slow)}, {moved}"
+            assert expected in ("slow", None), f"{what}: went to the slow path, not {expected}"
+            assert slow == [frame] and moved == {"rx_slow_frames": 1}, f"{what}: slow path took {len(slow)}, {moved}"
             return
         assert moved.pop("rx_roce_frames", 0) == 1 and list(moved.values()) == [1], f"{what}: counters {moved}"
         row = next(iter(moved)).removeprefix("receive_").upper()
-        assert ERRORS[row].stage == "RECEIVE" and (expected is None or row in expected), f"{what}: counted as {row}, not {expected}"
+        assert ERRORS[row].stage == "RECEIVE", f"{what}: counted as {row}"
+        assert expected is None or row in expected, f"{what}: counted as {row}, not {expected}"
 
     # Plays ----------------------------------------------------------------------------------------
 
@@ -164,7 +178,8 @@ class Frames:
         for n, value in enumerate(plan):
             frame = self.frame(value, self.epsn, data[PMTU*n:PMTU*(n + 1)], va=BUFFERS + offset, dma_length=len(data))
             sent  = self.around(frame, spoil) if value == opcode.value else self.pass_on(frame)
-            assert [(p.opcode, p.psn, p.syndrome & 0x60) for p in sent] == [(op.RC_ACKNOWLEDGE, self.epsn & op.PSN_MASK, 0)], [p.describe() for p in sent]
+            said = [(p.opcode, p.psn, p.syndrome & op.SYNDROME_CLASS_MASK) for p in sent]
+            assert said == [(op.RC_ACKNOWLEDGE, self.epsn & op.PSN_MASK, op.SYNDROME_ACK)], [p.describe() for p in sent]
             self.epsn += 1
         assert engine.read_memory(BUFFERS + offset, len(data)) == data, f"{opcode.name}: payload differs"
         if consumes:
@@ -174,22 +189,27 @@ class Frames:
     def read_request(self, spoil):
         """A READ of the peer and its reply."""
         length = self.random.randrange(1, PMTU)
-        sent   = self.around(self.frame(op.RC_READ_REQUEST, self.epsn, va=BUFFERS + LOCAL, dma_length=length), spoil)
-        assert [(p.opcode, p.psn) for p in sent] == [(op.RC_READ_RESPONSE_ONLY, self.epsn & op.PSN_MASK)], [p.describe() for p in sent]
+        frame  = self.frame(op.RC_READ_REQUEST, self.epsn, va=BUFFERS + LOCAL, dma_length=length)
+        sent   = self.around(frame, spoil)
+        said   = [(p.opcode, p.psn) for p in sent]
+        assert said == [(op.RC_READ_RESPONSE_ONLY, self.epsn & op.PSN_MASK)], [p.describe() for p in sent]
         assert sent[0].payload == self.engine.read_memory(BUFFERS + LOCAL, length)
         self.epsn += 1
 
     def response(self, opcode, spoil):
         """Work of the engine that the peer answers, with `opcode` among the answers."""
         read, engine = opcode.kind == "READ_RESPONSE", self.engine
-        names  = {"ONLY": ("ONLY",), "LAST": ("FIRST", "LAST")}.get(opcode.position, ("FIRST", "MIDDLE", "LAST")) if read else ()
+        names  = {"ONLY": ("ONLY",), "LAST": ("FIRST", "LAST")}.get(opcode.position, ("FIRST", "MIDDLE", "LAST"))
+        names  = names if read else ()
         length = PMTU*max(0, len(names) - 1) + self.random.randrange(1, 40)
         offset, data = LOCAL + 0x800 + self.random.randrange(64), self.random.randbytes(length)
         self.wr += 1
-        self.qp.post_send(verbs.WR_RDMA_READ if read else verbs.WR_SEND, self.mr, va=BUFFERS + offset, length=length, wr_id=self.wr, remote_va=0x4000, rkey=7)
+        self.qp.post_send(verbs.WR_RDMA_READ if read else verbs.WR_SEND, self.mr, va=BUFFERS + offset, length=length,
+            wr_id=self.wr, remote_va=0x4000, rkey=7)
         self.bench.step(2*SETTLE)
         asked = [parse(f) for f in engine.frames()]
-        assert [p.opcode for p in asked] == [op.RC_READ_REQUEST if read else op.RC_SEND_ONLY], [p.describe() for p in asked]
+        said  = [p.opcode for p in asked]
+        assert said == [op.RC_READ_REQUEST if read else op.RC_SEND_ONLY], [p.describe() for p in asked]
         plan  = [op.by_name(f"RC_READ_RESPONSE_{n}").value for n in names] or [opcode.value]
         for n, value in enumerate(plan):
             frame = self.frame(value, asked[0].psn + n, data[PMTU*n:PMTU*(n + 1)] if read else b"", ackreq=0)
@@ -207,7 +227,7 @@ class Frames:
         elif opcode.kind in ("READ_RESPONSE", "ACKNOWLEDGE"):
             self.response(opcode, spoil)
         else:
-            payload = b"" if opcode.payload == "NONE" else self.random.randbytes(PMTU if opcode.payload == "PMTU" else 21)
+            payload = self.random.randbytes({"PMTU": PMTU, "NONE": 0}.get(opcode.payload, 21))
             spoil(self.frame(opcode.value, self.epsn, payload, qkey=1, src_qp=5))
             self.request(op.OPCODES[op.RC_WRITE_ONLY], lambda frame: None)
 
@@ -221,7 +241,8 @@ def flips(rng):
 
 def executed(opcode):
     """Whether this build acts upon frames of the opcode."""
-    return opcode.transport == "RC" and not opcode.has_inv and opcode.kind in ("SEND", "WRITE", "READ_REQUEST", "READ_RESPONSE", "ACKNOWLEDGE")
+    kinds = ("SEND", "WRITE", "READ_REQUEST", "READ_RESPONSE", "ACKNOWLEDGE")
+    return opcode.transport == "RC" and not opcode.has_inv and opcode.kind in kinds
 
 
 def spoil_byte(frames, opcode, at, flip):
@@ -232,7 +253,8 @@ def spoil_byte(frames, opcode, at, flip):
         if rows == "good":
             return bad if executed(opcode) else None
         # A frame of another transport breaks two rules where the ICRC holds.
-        rows = rows | {"TRANSPORT_CLASS"} if rows == {"DST_MAC"} and opcode.transport in ("UC", "UD") else rows
+        if rows == {"DST_MAC"} and opcode.transport in ("UC", "UD"):
+            rows |= {"TRANSPORT_CLASS"}
         frames.damaged(bad, rows, f"{opcode.name} IPv{frames.version} vlan {frames.vlan}, byte {at} ^ {flip:#04x}")
         return None
     return spoil
@@ -242,7 +264,8 @@ def spoil_cut(frames, opcode, length):
     """A `spoil` that cuts the frame to a length; before its UDP header is there nobody knows what it was."""
     def spoil(frame):
         _, _, bth, end = header_offsets(frame)
-        frames.damaged(frame[:min(length, end - 1)], {"RUNT"} if length >= bth + op.BTH_BYTES else None, f"{opcode.name} cut to {length}")
+        known = {"RUNT"} if length >= bth + op.BTH_BYTES else None
+        frames.damaged(frame[:min(length, end - 1)], known, f"{opcode.name} cut to {length}")
     return spoil
 
 
@@ -258,7 +281,7 @@ def size_of(frames, opcode):
 
 
 def run(seed):
-    """All bytes of one opcode in one layout, both by the seed; cuts and the MAC's mark between them. Returns the clocks."""
+    """All bytes of one opcode in one layout, both by the seed, cuts, the MAC's mark. Returns the clocks."""
     opcode = OPCODES[seed % len(OPCODES)]
     frames = Frames(seed, *LAYOUTS[seed//len(OPCODES) % len(LAYOUTS)])
     rng    = frames.random

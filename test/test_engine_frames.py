@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Store, check, then act: bytes of one frame of every opcode are damaged; nothing changes but one counter, the next good frame works.
+"""Store, check, then act: bytes of one frame of every opcode are damaged; one counter moves, the next good frame works.
 
 Every byte of every opcode in every layout: `sim/stress.py --part frames`.
 """
@@ -8,7 +8,8 @@ import random
 import pytest
 
 from roce_soc import opcodes as op
-from test.stress_frames import LAYOUTS, OPCODES, Frames, executed, header_offsets, rule, size_of, spoil_byte, spoil_cut, spoil_error
+from test.stress_frames import (
+    LAYOUTS, OPCODES, PMTU, Frames, executed, header_offsets, rule, size_of, spoil_byte, spoil_cut, spoil_error)
 from test.model.packet import parse
 
 
@@ -20,19 +21,20 @@ def frames(seed):
 
 @pytest.mark.parametrize("opcode", OPCODES, ids=lambda o: o.name)
 def test_damaged_bytes(opcode, frames, seed):
-    """Some bytes of headers, payload and ICRC by the seed, a cut, the MAC's mark: memory, rows, queues, lists, counters are as they were."""
+    """Bytes by the seed, a cut, the MAC's mark: memory, rows, queues, lists, all counters but one are as they were."""
     rng, size = random.Random(seed), size_of(frames, opcode)
-    frame     = frames.frame(opcode.value, 0, bytes(op.PMTU_BYTES[1] if opcode.payload == "PMTU" else opcode.payload != "NONE"))
+    frame     = frames.frame(opcode.value, 0, bytes({"PMTU": PMTU, "NONE": 0}.get(opcode.payload, 1)))
     _, udp, bth, end = header_offsets(frame)
-    for at in (rng.randrange(udp), rng.randrange(udp, bth), rng.randrange(bth, bth + op.BTH_BYTES), rng.randrange(bth + op.BTH_BYTES, end), rng.randrange(size)):
-        frames.play(opcode, spoil_byte(frames, opcode, at, 1 << rng.randrange(8)))
-    frames.play(opcode, spoil_cut(frames, opcode, rng.randrange(60, size)) if size > 60 else spoil_error(frames, opcode))
+    ends      = (0, udp, bth, bth + op.BTH_BYTES, end)
+    for first, last in [*zip(ends, ends[1:]), (0, size)]:
+        frames.play(opcode, spoil_byte(frames, opcode, rng.randrange(first, last), 1 << rng.randrange(8)))
+    frames.play(opcode, spoil_cut(frames, opcode, rng.randrange(50, size)))
     frames.play(opcode, spoil_error(frames, opcode))
 
 
 @pytest.mark.parametrize("version,vlan", LAYOUTS)
 def test_bytes_outside_of_the_icrc(version, vlan, seed):
-    """What may change on the way does: the frame is executed all the same. TOS and TTL of IPv4 with their checksum made right."""
+    """What may change on the way does and the frame is executed; TOS and TTL of IPv4 with their checksum made right."""
     frames = Frames(seed, version, vlan)
     write  = op.OPCODES[op.RC_WRITE_ONLY]
     frame  = frames.frame(op.RC_WRITE_ONLY, 0, b"1")

@@ -199,11 +199,12 @@ class Sim:
         return buffer.raw
 
     def memories(self, match=""):
-        """{path: Rows} of the memories inside the model whose path holds `match` (regular expression), as they are now.
+        """{path: Rows} of the memories inside the model whose path holds `match` (regular expression), as of now.
 
         The path is that of the Migen module: `core0.responder.check.rows`. A memory of several copies has an entry each.
         """
-        return {path: Rows(width, depth, self._state(n, size)) for n, path, width, depth, size in self._states() if depth and re.search(match, path)}
+        return {path: Rows(width, depth, self._state(n, size)) for n, path, width, depth, size in self._states()
+            if depth and re.search(match, path)}
 
     def registers(self, match=""):
         """{path: value} of the registers inside the model, as `memories`. What Verilator optimised away is missing."""
