@@ -121,9 +121,14 @@ class Sim:
         self.c.reset(cycles)
         self.step(settle)
 
-    def step(self, cycles=1):
-        """Runs the main clock."""
-        self._check(self.c.step(cycles))
+    def hold(self, clock, on=True):
+        """Puts one clock's side with its agents in reset (`on` False: takes it out); the others go on."""
+        self.c.hold(self.clock_index(clock), on)
+
+    def step(self, cycles=1, clock=None):
+        """Runs so many cycles of the main clock, or of another one."""
+        index = self.clock_index(clock)
+        self._check(self.c.step_clock(index, cycles) if index else self.c.step(cycles))
 
     def until(self, sink, count=1, max_cycles=100_000):
         """Runs until `sink` holds `count` unread frames. Raises Timeout with the state of every stream."""

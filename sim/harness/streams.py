@@ -79,6 +79,11 @@ class _Stream:
         self.index = make(prefix.encode(), sim.clock_index(clock), names(ends), names(list(self.fields.values())),
                           len(self.fields))
 
+    def stamp_main(self):
+        """Notes times in cycles of the main clock, not of the stream's own."""
+        self.sim.c.stamp_main(self.index)
+        return self
+
     def _pack(self, params):
         unknown = set(params) - set(self.widths)
         if unknown:

@@ -26,15 +26,15 @@ void Bench::tick() {
     uint64_t t = clocks[0].next;
     for (auto& c : clocks) if (c.next < t) t = c.next;
     for (auto& c : clocks) if (c.next == t && !c.level) {
-        if (in_reset) for (auto* a : c.agents) a->reset();
-        else          for (auto* a : c.agents) a->sample(c.cycles);
+        if (in_reset || c.held) for (auto* a : c.agents) a->reset();
+        else                    for (auto* a : c.agents) a->sample(c.cycles);
     }
     for (auto& c : clocks) if (c.next == t) {
         c.level = !c.level;
         *c.clk->p = c.level;
         if (c.level) { c.cycles++; c.next = t + c.high; continue; }
         c.next = t + c.low;
-        if (!in_reset) for (auto* a : c.agents) a->drive(c.cycles);
+        if (!in_reset && !c.held) for (auto* a : c.agents) a->drive(c.cycles);
     }
     time = t;
     eval();
@@ -93,6 +93,26 @@ API uint64_t hs_cycles(void* b, int clock) { return bench(b)->clocks[clock].cycl
 API uint64_t hs_time(void* b) { return bench(b)->time; }
 
 API int hs_step(void* b, uint64_t n) { while (n--) if (!bench(b)->cycle()) return -1; return 0; }
+// Goes to the n-th next falling edge of any clock.
+API int hs_step_clock(void* v, int clock, uint64_t n) {
+    auto* b = bench(v);
+    const size_t before = b->faults.size();
+    while (n--) {
+        const uint64_t now = b->clocks[clock].cycles;
+        while (b->clocks[clock].cycles == now || b->clocks[clock].level) b->tick();
+        if (b->stop_on_fault && b->faults.size() > before) return -1;
+    }
+    return 0;
+}
+// Reset of one clock's side, with its agents; the other sides go on.
+API void hs_hold(void* v, int clock, int on) {
+    auto* b = bench(v);
+    auto& c = b->clocks[clock];
+    c.held = on;
+    if (c.rst && c.rst->input) c.rst->set(on);
+    for (auto* a : c.agents) { if (on) a->reset(); else a->drive(c.cycles); }
+    b->dirty = true;
+}
 API int hs_reset(void* v, uint64_t n) {
     auto* b = bench(v);
     b->in_reset = true;
@@ -184,6 +204,8 @@ API int hs_sink(void* v, const char* name, int clock, const char* const* roles, 
     auto* b = bench(v);
     return enlist(b, new Sink(b, name, stream_ports(b, roles, params, n), agent_seed(b)), clock);
 }
+// Times of a stream's frames in cycles of the main clock.
+API void hs_stamp_main(void* v, int i) { auto* b = bench(v); b->agents[i]->stamp = &b->clocks[0].cycles; }
 API void hs_source_set(void* b, int i, uint32_t gap, uint32_t frame_gap, int poison) {
     auto* s = source(b, i); s->gap = gap; s->frame_gap = frame_gap; s->poison = poison;
 }

@@ -65,6 +65,7 @@ struct Bench;
 struct Agent {
     Bench*      bench;
     std::string name;
+    const uint64_t* stamp = nullptr;         // cycles of another clock to note times in
     explicit Agent(Bench* b, std::string n) : bench(b), name(std::move(n)) {}
     virtual ~Agent() {}
     virtual void drive(uint64_t now)  = 0;   // inputs of the model, while the clock is low
@@ -77,7 +78,7 @@ struct Clock {
     const Port* clk  = nullptr;
     const Port* rst  = nullptr;
     uint64_t    high = 1, low = 1, next = 0, cycles = 0;
-    bool        level = false;
+    bool        level = false, held = false;    // held: this clock's side alone is in reset
     std::vector<Agent*> agents;
 };
 

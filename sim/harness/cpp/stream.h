@@ -48,7 +48,7 @@ struct Source : Agent {
             const size_t lanes = io.lanes();
             bool end = true;
             if (offset == 0) {
-                now_ = {now, 0, 0, 0};
+                now_ = {stamp ? *stamp : now, 0, 0, 0};
                 if (pace_num) credit -= int64_t((f.data.size() + pace_overhead) * pace_den);
             }
             if (lanes) {
@@ -75,6 +75,7 @@ struct Source : Agent {
     void sample(uint64_t now) override {
         if (!offering) return;
         if (!is_or(io.ready, true)) { stalled++; return; }
+        if (stamp) now = *stamp;
         offering = false;
         beats++;
         if (offset == 0) now_.first = now;
@@ -130,6 +131,7 @@ struct Sink : Agent {
         if (io.ready) stable.check(this, "stream", valid, ready);
         if (!valid) { idle++; return; }
         if (!ready) { stalled++; return; }
+        if (stamp) now = *stamp;
         beats++;
         const size_t lanes = io.lanes();
         const bool   last  = !lanes || is_or(io.last, true);
