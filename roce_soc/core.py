@@ -10,6 +10,7 @@ from litex.soc.interconnect.csr import *
 from litex.soc.interconnect.csr_eventmanager import EventManager, EventSourcePulse
 
 from roce_soc import abi, capability
+from roce_soc.clocks import ClockLink
 from roce_soc.common import DEFAULT_CQS, DEFAULT_MRS, DEFAULT_QPS, TICK_CYCLES
 from roce_soc.memory.fetcher import PayloadFetcher
 from roce_soc.memory.mr import MRTable
@@ -60,22 +61,28 @@ class RoCECore(LiteXModule):
         Simulation: the tick's clocks are a register.
     tick_cycles : int
         Engine clocks of a tick of the time base (timebase.tick_cycles_of).
+    clock_domain : str
+        Clock of the engine. "sys": that of the registers, not one clock is lost between them.
 
     Endpoints
     ---------
+    Registers, doorbell_bus and ev.irq are in clock sys, all others in the engine's.
     rx, tx : roce_wire_description(512), in, out
     slow_rx, slow_tx : roce_wire_description(512), out, in
         Frames that are not RoCE v2; slow_rx has no back-pressure.
     payload_write, completion_write : MemoryWritePort, out; payload_read, descriptor_read : MemoryReadPort, out
         Contract in memory/port.py.
-    doorbells.bus : Wishbone slave
+    doorbell_bus : Wishbone slave
     port_event : event_description(), in
         Link up and down.
     ev.irq : interrupt of the event queue's causes
     ready : tables are initialised.
+    link : ClockLink from sys to the engine's clock, for what else lies on both sides.
     """
     def __init__(self, *, n_qps=DEFAULT_QPS, n_mrs=DEFAULT_MRS, n_cqs=DEFAULT_CQS, n_chunks=512, doorbell_pages=16,
-                 memory_bytes=0, scalable_ticks=False, tick_cycles=TICK_CYCLES):
+                 memory_bytes=0, scalable_ticks=False, tick_cycles=TICK_CYCLES, clock_domain="sys"):
+        self.link = link = ClockLink("sys", clock_domain)
+
         # Tables.
         self.context = context = QPContext(n_qps)
         self.mr      = mr      = MRTable(n_mrs)
@@ -85,7 +92,7 @@ class RoCECore(LiteXModule):
         self.command = command = CommandPort(
             context, n_mrs=n_mrs, n_cqs=n_cqs, n_rqs=n_qps, capability=[v for v, _ in words.values()])
         for master in MASTERS:
-            setattr(self, f"mailbox_{master}", command.get_mailbox())
+            setattr(self, f"mailbox_{master}", command.get_mailbox(link))
 
         # Receive side.
         self.turnaround = turnaround = RoCETurnaround()
@@ -194,11 +201,12 @@ class RoCECore(LiteXModule):
             "An event found no room in the event queue; its cause is pending all the same.")
         ev.finalize()
         names = [CAUSE_NAMES[c] for c in CAUSES] + ["overflow"]
-        self.comb += [getattr(ev, name).trigger.eq(eq.causes[i]) for i, name in enumerate(names)]
+        causes = link.add_pulses(eq.causes, to_far=False)
+        self.comb += [getattr(ev, name).trigger.eq(causes[i]) for i, name in enumerate(names)]
 
         # Time, counters.
         scanner   = send.scanner
-        self.time = time = TimeBase(scanner.now, scalable_ticks, tick_cycles)
+        self.time = time = TimeBase(scanner.now, scalable_ticks, tick_cycles, link)
         self.monitor = monitor = RoCEMonitor({
             "receive":   (buffer.refusal, ("RECEIVE",)),
             "responder": (responder.refusal, ("RECEIVE", "RESPONDER")),
@@ -209,18 +217,25 @@ class RoCECore(LiteXModule):
             "cq":        (cq.refusal, ("QUEUE",)),
             "doorbell":  (doorbells.refusal, ("QUEUE",)),
             "walker":    (send.walker.refusal, ("REQUESTER", "COMPLETER", "QUEUE")),
-        }, self._traffic())
+        }, self._traffic(), link)
         self.comb += [
             scanner.tick_cycles.eq(time.cycles),
             monitor.time.eq(scanner.now),
             eq.time.eq(scanner.now),
         ]
 
-        # Wire.
+        # Doorbells, wire.
+        self.doorbell_bus          = link.add_bus(doorbells.bus)
         self.rx, self.tx           = turnaround.wire, transmit.source
         self.slow_rx, self.slow_tx = receive.slow_source, transmit.slow_sink
         self.ready = Signal()
         self.comb += self.ready.eq(context.ready & mr.ready & buffer.ready & cq.ready & responder.ready & send.ready)
+
+        # Clocks: all but the registers runs in the engine's.
+        registers = (link, self.capability, ev, time, monitor, *[getattr(self, f"mailbox_{master}") for master in MASTERS])
+        for _, module in self._submodules:
+            if module not in registers:
+                link.on_far(module)
 
     def _add_placement(self, placer, place, done):
         """Gives a transport its port of the placer."""

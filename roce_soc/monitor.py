@@ -9,21 +9,19 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 from litex.soc.interconnect.csr import *
 
+from roce_soc.clocks import ClockLink
 from roce_soc.common import refusal_description
 from roce_soc.errors import ERROR_ROWS, ERRORS
 
 REFUSAL_LINES = 64
 TRAFFIC_BASE  = ERROR_ROWS      # counters of traffic follow the error rows.
+LINE_LAYOUT   = refusal_description().payload_layout + [("source", 8), ("time", 32)]
 
 
-# RoCEMonitor --------------------------------------------------------------------------------------
+# MonitorCounters ----------------------------------------------------------------------------------
 
-class RoCEMonitor(LiteXModule):
-    """One free-running 32-bit counter per row of errors.py and per traffic pulse, and the last refusals.
-
-    Counters never lose a pulse: every source counts its rows in registers of its own. The refusal
-    ring is a log: of several refusals in one clock, or faster than a line a clock, some lines are
-    left out and counted in `lines_lost`.
+class MonitorCounters(LiteXModule):
+    """Counters and refusal ring, in the engine's clock.
 
     Parameters
     ----------
@@ -31,32 +29,17 @@ class RoCEMonitor(LiteXModule):
         `stages` (of errors.py) bound the rows a source can name.
     traffic : {counter name: (1-bit pulse, description)}
 
-    Counters are numbered: rows of errors.py by index, then traffic in the order given (`traffic_names`).
+    Signals: `ask` (in, pulse) samples counter `index` into `value`; `line` is the line `line_index` of a clock before;
+    `lines`, `lost` (out) count lines; `time` (in).
+
+    Latency: 1 clock. Errors: none.
     """
     def __init__(self, refusals, traffic):
-        self.traffic_names = list(traffic)
-        self.counter_select = CSRStorage(fields=[
-            CSRField("index", size=8, description="Counter: row of errors.py, or 64 + traffic counter."),
-        ], description="Counter shown by `counter_value`.")
-        self.counter_value = CSRStatus(32,
-            description="Counter at `counter_select`, free running, sampled when `counter_select` is written.")
-        self.lines = CSRStatus(32,
-            description="Refusal lines written since reset; the newest is line (lines - 1) modulo 64.")
-        self.lines_lost = CSRStatus(32, description="Refusals counted but not logged.")
-        self.line_select = CSRStorage(fields=[
-            CSRField("index", size=6, description="Line of the refusal ring."),
-        ], description="Line shown by `line_*`.")
-        self.line_row = CSRStatus(fields=[
-            CSRField("row",    size=8,  offset=0, description="Row of errors.py."),
-            CSRField("opcode", size=8,  offset=8, description="BTH or work request opcode."),
-            CSRField("source", size=8,  offset=16,
-                description="Which part refused: number in the order of doc/architecture.md."),
-        ], description="What was refused.")
-        self.line_qpn  = CSRStatus(32, description="Destination QPN or QP.")
-        self.line_psn  = CSRStatus(32, description="PSN.")
-        self.line_info = CSRStatus(32, description="Row's own detail: length, key or address.")
-        self.line_time = CSRStatus(32, description="Time base at the refusal, ticks.")
-        self.time      = Signal(32)
+        self.ask,   self.index      = Signal(), Signal(8)
+        self.value, self.line_index = Signal(32), Signal(log2_int(REFUSAL_LINES))
+        self.line   = Signal(sum(w for _, w in LINE_LAYOUT))
+        self.lines, self.lost = Signal(32), Signal(32)
+        self.time   = Signal(32)
 
         # # #
 
@@ -72,20 +55,16 @@ class RoCEMonitor(LiteXModule):
             counter = Signal(32, name=f"count_{name}")
             self.sync += If(pulse, counter.eq(counter + 1))
             values[TRAFFIC_BASE + i] = [counter]
-        sampled = Signal(32)
-        self.sync += If(self.counter_select.re,
-            Case(self.counter_select.storage, {
-                **{i: sampled.eq(sum(c)) for i, c in values.items()},
-                "default": sampled.eq(0),
+        self.sync += If(self.ask,
+            Case(self.index, {
+                **{i: self.value.eq(sum(c)) for i, c in values.items()},
+                "default": self.value.eq(0),
             })
         )
-        self.comb += self.counter_value.status.eq(sampled)
 
         # Refusal ring: a small FIFO per source, one line a clock into the RAM.
-        line_layout = refusal_description().payload_layout + [("source", 8), ("time", 32)]
-        width       = sum(w for _, w in line_layout)
-        memory      = Memory(width, REFUSAL_LINES)
-        wr, rd      = memory.get_port(write_capable=True), memory.get_port()
+        memory = Memory(len(self.line), REFUSAL_LINES)
+        wr, rd = memory.get_port(write_capable=True), memory.get_port()
         self.specials += memory, wr, rd
         fifos, losses = [], []
         for number, (name, (endpoint, _)) in enumerate(refusals.items()):
@@ -99,7 +78,7 @@ class RoCEMonitor(LiteXModule):
             self.comb += loss.eq(fifo.sink.valid & ~fifo.sink.ready)
             fifos.append((number, fifo))
             losses.append(loss)
-        lines, lost = Signal(32), Signal(32)
+        lines, lost = self.lines, self.lost
         self.sync += lost.eq(lost + sum(losses))
         pick = None
         for number, fifo in fifos:
@@ -113,14 +92,65 @@ class RoCEMonitor(LiteXModule):
         self.comb += [
             pick,
             wr.adr.eq(lines[:log2_int(REFUSAL_LINES)]),
-            rd.adr.eq(self.line_select.fields.index),
-            self.lines.status.eq(lines),
-            self.lines_lost.status.eq(lost),
+            rd.adr.eq(self.line_index),
+            self.line.eq(rd.dat_r),
         ]
         self.sync += If(wr.we, lines.eq(lines + 1))
-        line = Record(line_layout)
+
+
+# RoCEMonitor --------------------------------------------------------------------------------------
+
+class RoCEMonitor(LiteXModule):
+    """One free-running 32-bit counter per row of errors.py and per traffic pulse, and the last refusals.
+
+    Counters never lose a pulse: every source counts its rows in registers of its own. The refusal
+    ring is a log: of several refusals in one clock, or faster than a line a clock, some lines are
+    left out and counted in `lines_lost`.
+
+    Parameters
+    ----------
+    refusals, traffic : as MonitorCounters
+    link : ClockLink
+        Registers are near, what is counted is far; default one clock.
+
+    Counters are numbered: rows of errors.py by index, then traffic in the order given (`traffic_names`).
+    """
+    def __init__(self, refusals, traffic, link=None):
+        link = ClockLink() if link is None else link
+        self.traffic_names = list(traffic)
+        self.counter_select = CSRStorage(fields=[
+            CSRField("index", size=8, description="Counter: row of errors.py, or 64 + traffic counter."),
+        ], description="Counter shown by `counter_value`.")
+        self.counter_value = CSRStatus(32,
+            description="Counter at `counter_select`, free running, sampled when `counter_select` is written.")
+        self.ready = CSRStatus(description="1: `counter_value` and `line_*` belong to what was selected last. 0 for some"
+            " clocks after a selection where the engine has a clock of its own.")
+        self.lines = CSRStatus(32,
+            description="Refusal lines written since reset; the newest is line (lines - 1) modulo 64.")
+        self.lines_lost = CSRStatus(32, description="Refusals counted but not logged.")
+        self.line_select = CSRStorage(fields=[
+            CSRField("index", size=6, description="Line of the refusal ring."),
+        ], description="Line shown by `line_*`; sampled when written, or live where the engine has the registers' clock.")
+        self.line_row = CSRStatus(fields=[
+            CSRField("row",    size=8,  offset=0, description="Row of errors.py."),
+            CSRField("opcode", size=8,  offset=8, description="BTH or work request opcode."),
+            CSRField("source", size=8,  offset=16,
+                description="Which part refused: number in the order of doc/architecture.md."),
+        ], description="What was refused.")
+        self.line_qpn  = CSRStatus(32, description="Destination QPN or QP.")
+        self.line_psn  = CSRStatus(32, description="PSN.")
+        self.line_info = CSRStatus(32, description="Row's own detail: length, key or address.")
+        self.line_time = CSRStatus(32, description="Time base at the refusal, ticks.")
+        self.time      = Signal(32)     # time base, in the engine's clock.
+
+        # # #
+
+        self.counters = counters = link.on_far(MonitorCounters(refusals, traffic))
+        line = Record(LINE_LAYOUT)
         self.comb += [
-            line.raw_bits().eq(rd.dat_r),
+            counters.time.eq(self.time),
+            self.lines.status.eq(link.add_word(counters.lines, to_far=False)),
+            self.lines_lost.status.eq(link.add_word(counters.lost, to_far=False)),
             self.line_row.fields.row.eq(line.row),
             self.line_row.fields.opcode.eq(line.opcode),
             self.line_row.fields.source.eq(line.source),
@@ -128,4 +158,31 @@ class RoCEMonitor(LiteXModule):
             self.line_psn.status.eq(line.psn),
             self.line_info.status.eq(line.info),
             self.line_time.status.eq(line.time),
+        ]
+        counter, index = self.counter_select, self.line_select.fields.index
+        if not link.separate:
+            self.comb += [
+                counters.ask.eq(counter.re),
+                counters.index.eq(counter.storage),
+                self.counter_value.status.eq(counters.value),
+                counters.line_index.eq(index),
+                line.raw_bits().eq(counters.line),
+                self.ready.status.eq(1),
+            ]
+            return
+        number = link.add_query(32, len(counter.storage), latency=1)
+        text   = link.add_query(len(line.raw_bits()), len(index), latency=1)
+        self.comb += [
+            number.ask.eq(counter.re),
+            number.index.eq(counter.storage),
+            counters.ask.eq(number.far_ask),
+            counters.index.eq(number.far_index),
+            number.far_value.eq(counters.value),
+            self.counter_value.status.eq(number.value),
+            text.ask.eq(self.line_select.re),
+            text.index.eq(index),
+            counters.line_index.eq(text.far_index),
+            text.far_value.eq(counters.line),
+            line.raw_bits().eq(text.value),
+            self.ready.status.eq(number.ready & text.ready),
         ]

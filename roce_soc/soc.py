@@ -17,6 +17,7 @@ from litex.soc.integration.soc_core import SoCCore
 from litex.soc.interconnect import stream, wishbone
 
 from roce_soc import abi, firmware
+from roce_soc.clocks import ClockLink
 from roce_soc.common import event_description
 from roce_soc.core import RoCECore
 from roce_soc.memory.sram import RoCESRAM
@@ -47,6 +48,8 @@ def add_roce(soc, phy, *,
     with_engine     = True,
     with_slowpath   = True,
     slow_clk_freq   = None,
+    clock_domain    = "sys",
+    clk_freq        = None,
     engine_parameters = None,
 ):
     """Adds a RoCE port to a LiteX SoC: engine, its memory, doorbells, interrupt, slow path.
@@ -69,6 +72,8 @@ def add_roce(soc, phy, *,
         False: what is not RoCE is dropped.
     slow_clk_freq : number
         Hz for ARP's repetition times, default the SoC's clock; simulation gives a smaller one.
+    clock_domain, clk_freq : str, number
+        Clock of engine and memory, which is the PHY's `engine_domain`, and its Hz; default the SoC's.
     engine_parameters : dict
         Keywords of RoCECore.
 
@@ -80,9 +85,16 @@ def add_roce(soc, phy, *,
         raise ValueError(f"memory_size must be a power of two from {1 << 16}, not {memory_size!r}")
     if not (with_engine or with_slowpath):
         raise ValueError("with_engine and with_slowpath are both False: nothing would take the port's frames")
-    core = add_engine(soc, phy, name, memory_size, engine_parameters or {}) if with_engine else None
+    if phy.engine_domain != clock_domain:
+        raise ValueError(f"clock_domain must be the PHY's, {phy.engine_domain!r}, not {clock_domain!r}")
+    parameters = {"clock_domain": clock_domain, **(engine_parameters or {})}
+    core = add_engine(soc, phy, name, memory_size, clk_freq or soc.clk_freq, parameters) if with_engine else None
     if with_slowpath:
-        slowpath = RoCESlowPath(mac_address, ip_address, slow_clk_freq or soc.clk_freq)
+        if with_engine:
+            link = core.link
+        else:
+            soc.add_module(name=f"{name}_link", module=(link := ClockLink("sys", clock_domain)))
+        slowpath = RoCESlowPath(mac_address, ip_address, slow_clk_freq or soc.clk_freq, link=link)
         soc.add_module(name="slowpath", module=slowpath)
         if with_engine:
             soc.comb += [core.slow_rx.connect(slowpath.sink), slowpath.source.connect(core.slow_tx)]
@@ -94,27 +106,32 @@ def add_roce(soc, phy, *,
     return core
 
 
-def add_engine(soc, phy, name, memory_size, parameters):
-    """Engine with its on-chip memory, doorbell window and interrupt; returns it."""
+def add_engine(soc, phy, name, memory_size, clk_freq, parameters):
+    """Engine with its on-chip memory, doorbell window and interrupt; returns it.
+
+    Memory and doorbells are two slaves, maybe in another clock: both acknowledge a write when it has landed, and a master
+    makes one access at a time, so a doorbell acts after every write before it.
+    """
     # In simulation the clock's frequency is a name only, and the tick a register.
     if not parameters.get("scalable_ticks"):
-        parameters = {"tick_cycles": tick_cycles_of(soc.clk_freq), **parameters}
+        parameters = {"tick_cycles": tick_cycles_of(clk_freq), **parameters}
     core = RoCECore(memory_bytes=memory_size, **parameters)
     soc.add_module(name=name, module=core)
     soc.comb += [phy.source.connect(core.rx), core.tx.connect(phy.sink)]
 
-    memory = RoCESRAM(memory_size)
+    link   = core.link
+    memory = link.on_far(RoCESRAM(memory_size))
     for port in (core.payload_write, core.completion_write, core.payload_read, core.descriptor_read):
         memory.add_port(port)
     soc.add_module(name=f"{name}_memory", module=memory)
     # LiteX would put every RAM that a module names on the register bus.
     core.get_memories = memory.get_memories = list
-    doorbells = core.doorbells
-    for region, slave, size in ((f"{name}_memory", memory.bus, memory_size), (f"{name}_doorbell", doorbells.bus, doorbells.size)):
+    for region, slave, size in ((f"{name}_memory", link.add_bus(memory.bus), memory_size),
+                                (f"{name}_doorbell", core.doorbell_bus, core.doorbells.size)):
         soc.bus.add_slave(region, slave, SoCRegion(origin=soc.mem_map.get(region, MEM_MAP.get(region)), size=size, cached=False))
 
     # Events of the port, interrupt.
-    events = PortEvents(phy.status.fields.link_up)
+    events = link.on_far(PortEvents(link.add_level(phy.status.fields.link_up, to_far=True)))
     soc.add_module(name=f"{name}_port_events", module=events)
     soc.comb += events.source.connect(core.port_event)
     if soc.irq.enabled:
@@ -177,7 +194,7 @@ class RoCESoC(SoCCore):
     ms_cycles : int
         Clocks that the firmware takes for a millisecond, 10 or more; default sys_clk_freq/1000. Simulation
         gives fewer so that time-outs of a second pass quickly.
-    mac_address, ip_address, memory_size, with_engine, engine_parameters : as add_roce
+    mac_address, ip_address, memory_size, with_engine, clock_domain, clk_freq, engine_parameters : as add_roce
     kwargs : further keywords of SoCCore (uart_name, ...).
 
     Firmware: `add_firmware(builder)` before `builder.build()`.
@@ -188,6 +205,8 @@ class RoCESoC(SoCCore):
         ip_address        = DEFAULT_IP,
         memory_size       = 1 << 20,
         with_engine       = True,
+        clock_domain      = "sys",
+        clk_freq          = None,
         engine_parameters = None,
         **kwargs):
         ms_cycles = int(sys_clk_freq//1000) if ms_cycles is None else ms_cycles
@@ -220,6 +239,8 @@ class RoCESoC(SoCCore):
             memory_size       = memory_size,
             with_engine       = with_engine,
             slow_clk_freq     = 1000*ms_cycles,
+            clock_domain      = clock_domain,
+            clk_freq          = clk_freq,
             engine_parameters = engine_parameters,
         )
 

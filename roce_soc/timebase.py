@@ -5,6 +5,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect.csr import *
 
+from roce_soc.clocks import ClockLink
 from roce_soc.common import TICK_CYCLES, TICK_NS
 
 
@@ -25,9 +26,13 @@ class TimeBase(LiteXModule):
     tick_cycles : int
         Engine clocks of a tick, 1..65535: TICK_NS at the engine's clock, never less.
 
-    `now` comes from the timer scanner, `tick_cycles` goes to it.
+    link : ClockLink
+        The registers are near, the timer scanner is far; default one clock.
+
+    `now` comes from the timer scanner, `cycles` goes to it.
     """
-    def __init__(self, now, scalable=False, tick_cycles=TICK_CYCLES):
+    def __init__(self, now, scalable=False, tick_cycles=TICK_CYCLES, link=None):
+        link = ClockLink() if link is None else link
         if not 1 <= tick_cycles < 1 << 16:
             raise ValueError(f"tick_cycles must be 1..{(1 << 16) - 1}, not {tick_cycles!r}")
         self.now_low = CSRStatus(32, name="now", description="Time base, ticks since reset, low 32 bits.")
@@ -35,8 +40,11 @@ class TimeBase(LiteXModule):
 
         # # #
 
-        self.comb += self.now_low.status.eq(now)
+        self.comb += self.now_low.status.eq(link.add_word(now, to_far=False))
         if scalable:
             self.tick_cycles = CSRStorage(16, reset=tick_cycles,
                 description="Engine clocks of a tick, 1 or more; a board's is fixed.")
-            self.comb += self.cycles.eq(self.tick_cycles.storage)
+            cycles = link.add_word(self.tick_cycles.storage, to_far=True)
+            self.comb += self.cycles.eq(cycles)
+            if link.separate:
+                self.comb += If(cycles == 0, self.cycles.eq(tick_cycles))

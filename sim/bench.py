@@ -25,8 +25,9 @@ if __name__ == "__main__":
 from roce_soc import opcodes, verbs  # noqa: E402
 from roce_soc.common import DATA_BYTES  # noqa: E402
 from roce_soc.errors import ERRORS  # noqa: E402
-from sim.engine import IPS, MACS, WIRE_BYTES, WIRE_OVERHEAD, Bench, connect  # noqa: E402
+from sim.engine import IPS, MACS, Bench, connect  # noqa: E402
 from sim.harness.memory import IDEAL  # noqa: E402
+from sim.wire import WIRE_BYTES, WIRE_OVERHEAD  # noqa: E402
 from test.model.packet import Packet, parse  # noqa: E402
 
 FLOORS     = pathlib.Path(__file__).with_name("bench_floors.json")

@@ -12,10 +12,14 @@
 The verbs layer that drives a board drives them too: an Engine is a transport (roce.Bus).
 
 ROCE_MEMORY names the memory of every bench that asks for none of its own: a key of MEMORIES.
+
+Clocks: registers, engine and MAC run at one clock, or at three with all crossings and the PHY's frame FIFO between them;
+Bench(clocks=...) or the environment's ROCE_CLOCKS choose. Time is counted in clocks of the engine.
 """
 import functools
 import json
 import os
+import random
 
 from migen import *
 
@@ -23,22 +27,26 @@ from litex.gen import *
 from litex.soc.interconnect import csr_bus, stream
 
 from roce_soc import abi
-from roce_soc.common import DATA_BYTES, roce_wire_description
+from roce_soc.common import roce_wire_description
 from roce_soc.core import RoCECore
 from roce_soc.memory.port import MemoryReadPort, MemoryWritePort
 from roce_soc.memory.router import MemoryHub
 from sim.harness import Sim, build_cached
 from sim.harness.memory import IDEAL, SLOW
+from sim.wire import FIELDS, WIRE_BYTES, Mac, Wire
 from software.control.roce import Bus, RoCE
 
-SOURCES      = ("sim/engine.py",)                # what compiled engines depend on beside roce_soc/.
+SOURCES      = ("sim/engine.py", "sim/wire.py")  # what compiled engines depend on beside roce_soc/.
 MEMORY_PORTS = ("pw", "pr", "dr", "cw")          # payload write and read, descriptor read, completion write.
 RING_MEMORY  = (0x0100_0000, 0x0300_0000)        # rings of the programs; buffers lie elsewhere.
-WIRE_BYTES   = 50                                # of 100 Gb/s in a clock of 250 MHz.
-WIRE_OVERHEAD = 24                               # FCS, preamble, inter-packet gap.
-FIELDS       = ("first", "last", "data", "last_be", "error")
 MEMORIES     = {"ideal": IDEAL, **{f"{n}": dict(latency=n, ahead=4) for n in (1, 20, 200, 1000)},
     "random": dict(latency=(1, 1000), early=.5), "random+stalls": SLOW}
+# Periods in ps of engine, registers, MAC; the first counts.
+CLOCKS = {
+    "equal":   {"sys": 4000},
+    "250/100": {"roce": 4000, "sys": 10_000, "mac": 4000},
+    "250/322": {"roce": 4000, "sys": 10_000, "mac": 3103},
+}
 
 
 def memory_named(name):
@@ -49,28 +57,6 @@ def memory_named(name):
 
 
 # Gateware -----------------------------------------------------------------------------------------
-
-class Wire(LiteXModule):
-    """One direction of a 100 Gb/s cable between two engines at 250 MHz: frames wait for their share of the rate."""
-    def __init__(self, tx, rx, limited=True):
-        tokens = Signal((16, True))
-        size   = Signal(16)
-        tail   = Signal(7)
-        self.comb += [
-            [getattr(rx, n).eq(getattr(tx, n)) for n in FIELDS],
-            [If(tx.last_be[i], tail.eq(i + 1)) for i in range(DATA_BYTES)],
-            tx.ready.eq(~(size == 0) | (tokens >= 0) if limited else 1),
-            rx.valid.eq(tx.valid & tx.ready),
-        ]
-        cost = Signal((16, True))
-        self.comb += If(tx.valid & tx.ready & tx.last, cost.eq(size + tail + WIRE_OVERHEAD))
-        self.sync += [
-            If(tx.valid & tx.ready, If(tx.last, size.eq(0)).Else(size.eq(size + DATA_BYTES))),
-            # Between frames nothing is saved up; inside one, its cost is still to be paid.
-            tokens.eq(tokens - cost + WIRE_BYTES),
-            If((size == 0) & ~tx.valid & (tokens > 0), tokens.eq(WIRE_BYTES)),
-        ]
-
 
 class OuterMemory:
     """Adapter of a memory that the bench models: its ports lead out."""
@@ -98,34 +84,40 @@ class Engines(LiteXModule):
 
     targets : 0: the engine's four memory ports lead out; else a MemoryHub with so many memories lies between.
     watchdog : clocks of the hub's watchdogs.
+    separate : clocks sys, roce, mac; else sys.
     """
-    def __init__(self, engines, parameters, targets=0, watchdog=4000):
-        self.cores = [RoCECore(scalable_ticks=True, **parameters) for _ in range(engines)]
+    def __init__(self, engines, parameters, targets=0, separate=False, watchdog=4000):
+        domain     = "roce" if separate else "sys"
+        self.cores = [RoCECore(scalable_ticks=True, clock_domain=domain, **parameters) for _ in range(engines)]
+        self.ends  = [Mac(core) for core in self.cores] if separate else self.cores
         self.memories = [[OuterMemory() for _ in range(targets)] for _ in self.cores]
         self.banks = [csr_bus.CSRBank(core.get_csrs(), bus=csr_bus.Interface(data_width=32, address_width=14)) for core in self.cores]
         for i, core in enumerate(self.cores):
             setattr(self.submodules, f"core{i}", core)
             setattr(self.submodules, f"bank{i}", self.banks[i])
+            if separate:
+                setattr(self.submodules, f"mac{i}", self.ends[i])
             if targets:
-                hub = MemoryHub(self.memories[i], watchdog)
+                hub = core.link.on_far(MemoryHub(self.memories[i], watchdog))
                 setattr(self.submodules, f"hub{i}", hub)
                 for port in memory_ports(core):
                     hub.add_port(port)
         if engines == 2:
-            a, b = self.cores
-            self.wire_ab, self.wire_ba = Wire(a.tx, b.rx), Wire(b.tx, a.rx)
+            a, b = self.ends
+            rate, clock = (WIRE_BYTES*3103//4000, "mac") if separate else (WIRE_BYTES, "sys")
+            self.wire_ab, self.wire_ba = [ClockDomainsRenamer(clock)(Wire(x.tx, y.rx, rate)) for x, y in ((a, b), (b, a))]
 
     def ios(self):
         """Ports for the harness, prefixed e0_, e1_."""
         ios = {}
         for i, core in enumerate(self.cores):
-            p = f"e{i}_"
+            p, end = f"e{i}_", self.ends[i]
             if len(self.cores) == 1:
-                ios.update({f"{p}rx": core.rx, f"{p}tx": core.tx})
+                ios.update({f"{p}rx": end.rx, f"{p}tx": end.tx})
             else:
                 # What passes the wire, for the bench to look at; nothing to drive.
                 seen = stream.Endpoint(roce_wire_description())
-                self.comb += [[getattr(seen, n).eq(getattr(core.tx, n)) for n in FIELDS], seen.valid.eq(core.tx.valid & core.tx.ready)]
+                self.comb += [[getattr(seen, n).eq(getattr(end.tx, n)) for n in FIELDS], seen.valid.eq(end.tx.valid & end.tx.ready)]
                 ios[f"{p}seen"] = seen
             ios.update({f"{p}slow_rx": core.slow_rx, f"{p}slow_tx": core.slow_tx, f"{p}ready": core.ready, f"{p}irq": core.ev.irq,
                 f"{p}chunks_free": core.buffer.chunks_free})
@@ -135,24 +127,25 @@ class Engines(LiteXModule):
                 ios.update({f"{p}{prefix}_{name}": endpoint for prefix, port in zip(MEMORY_PORTS, memory_ports(core))
                     for name, endpoint in port.streams().items()})
             ios.update({f"{p}csr_{n}": getattr(self.banks[i].bus, n) for n in ("adr", "we", "re", "dat_w", "dat_r")})
-            ios.update({f"{p}bell_{n}": getattr(core.doorbells.bus, n) for n in ("adr", "dat_w", "sel", "cyc", "stb", "we", "ack")})
+            ios.update({f"{p}bell_{n}": getattr(core.doorbell_bus, n) for n in ("adr", "dat_w", "sel", "cyc", "stb", "we", "ack")})
         return ios
 
 
 @functools.lru_cache(maxsize=None)
-def build_engines(engines=1, parameters=(), targets=0):
+def build_engines(engines=1, parameters=(), targets=0, separate=False):
     """(path of the compiled library, {register: word address}); `parameters` of RoCECore as a sorted tuple of pairs."""
     names = {}
 
     def make():
-        top, at = Engines(engines, dict(parameters), targets), 0
+        top, at = Engines(engines, dict(parameters), targets, separate), 0
         for csr in top.cores[0].get_csrs():
             names[csr.name] = at
             at += -(-csr.size//32)
         return top, top.ios()
 
-    name = f"engine{engines}" + (f"_targets{targets}" if targets else "")
-    so   = build_cached(make, key=f"engines{engines} {parameters!r} {targets}", name=name, sources=SOURCES)
+    name   = f"engine{engines}" + (f"_targets{targets}" if targets else "")
+    clocks = ("sys", "roce", "mac") if separate else ("sys",)
+    so     = build_cached(make, key=f"engines{engines} {parameters!r} {targets}", name=name, clocks=clocks, sources=SOURCES)
     # The names lie beside the library; whoever finds them missing makes them.
     note = os.path.join(os.path.dirname(so), "registers.json")
     if not os.path.exists(note):
@@ -187,28 +180,47 @@ class Bench:
         Memories behind a hub with watchdogs instead of the bare ports; their ports are named t<n>w, t<n>r0, t<n>r1.
     tick_cycles : int
         Clocks of a tick of the time base.
+    clocks : str
+        Key of CLOCKS; default $ROCE_CLOCKS or "equal". Phases by seed.
     parameters : keywords of RoCECore.
     """
-    def __init__(self, engines=1, seed=1, *, gap=0.0, stall=0.0, memory=None, ports=None, targets=0, tick_cycles=None, **parameters):
-        so, registers = build_engines(engines, tuple(sorted(parameters.items())), targets)
+    def __init__(self, engines=1, seed=1, *, gap=0.0, stall=0.0, memory=None, ports=None, targets=0, tick_cycles=None, clocks=None,
+                 **parameters):
+        self.clocks   = clocks or os.environ.get("ROCE_CLOCKS") or "equal"
+        if self.clocks not in CLOCKS:
+            raise ValueError(f"clocks must be one of {', '.join(CLOCKS)}, not {self.clocks!r}")
+        so, registers = build_engines(engines, tuple(sorted(parameters.items())), targets, self.clocks != "equal")
         memory        = memory_named(os.environ.get("ROCE_MEMORY", "ideal")) if memory is None else memory
-        self.sim      = Sim(so, seed=seed)
+        rng           = random.Random(f"phases {seed}")
+        self.sim      = Sim(so, seed=seed, clocks={n: (p, rng.randrange(p) if self.clocks != "equal" else 0)
+            for n, p in CLOCKS[self.clocks].items()})
         self.engines  = [Engine(self.sim, i, registers, wired=engines == 1, gap=gap, stall=stall, memory=memory, ports=ports, targets=targets)
             for i in range(engines)]
         slowest       = [options.get("latency", 4) for options in (memory, *(ports or {}).values())]
         self.extra    = 10*max(0, max(n[1] if isinstance(n, tuple) else n for n in slowest) - 4)   # clocks that slow memory may add to a wait.
+        mac = CLOCKS[self.clocks].get("mac", 4000)
+        if engines == 1 and mac < 4000:
+            # Faster than the engine reads, were it not paced as a wire is.
+            self.engines[0].rx.pace(WIRE_BYTES*mac/4000)
         self.sim.reset()
         for engine in self.engines:
             self.sim.wait(f"{engine.prefix}ready", 1, max_cycles=20000)
             engine.open(tick_cycles)
 
     def step(self, cycles=1):
-        """Runs the clock."""
+        """Runs the engine's clock."""
         self.sim.step(cycles)
 
     def work(self, cycles):
         """Runs the clock for as long as what takes `cycles` with ideal memory may take with the one that is there."""
         self.sim.step(cycles + self.extra)
+
+    def reset(self, *clocks, cycles=8):
+        """Resets these clocks alone, in this order, and lets them go in the same; a reset engine's memory ports forget."""
+        for on in (True, False):
+            for clock in clocks:
+                self.sim.hold(clock, on)
+                self.sim.step(cycles)
 
     def run(self, condition, max_cycles=200_000, every=50):
         """Runs until `condition()` holds."""
@@ -220,10 +232,12 @@ class Engine(Bus):
     def __init__(self, sim, index, registers, *, wired, gap, stall, memory=None, ports=None, targets=0):
         self.sim, self.registers = sim, registers
         self.prefix = p = f"e{index}_"
+        wire = "mac" if "mac" in sim.clocks else None
         if wired:
-            self.rx, self.tx = sim.source(f"{p}rx", gap=gap), sim.sink(f"{p}tx", stall=stall)
+            self.rx = sim.source(f"{p}rx", clock=wire, gap=gap).stamp_main()
+            self.tx = sim.sink(f"{p}tx", clock=wire, stall=stall).stamp_main()
         else:
-            self.tx = sim.sink(f"{p}seen")
+            self.tx = sim.sink(f"{p}seen", clock=wire).stamp_main()
         self.slow_in, self.slow_out = sim.source(f"{p}slow_tx"), sim.sink(f"{p}slow_rx")
         names = [f"t{n}{port}" for n in range(targets) for port in ("w", "r0", "r1")] or MEMORY_PORTS
         self.memory = sim.memory(*[p + port for port in names], fill=0, **(memory or IDEAL))
@@ -248,10 +262,10 @@ class Engine(Bus):
         sim.poke(p + "csr_dat_w", value or 0)
         strobe = p + ("csr_we" if value is not None else "csr_re")
         sim.poke(strobe, 1)
-        sim.step()
+        sim.step(1, "sys")
         sim.poke(strobe, 0)
         answer = sim.peek(p + "csr_dat_r")
-        sim.step()
+        sim.step(1, "sys")
         return answer
 
     def read_register(self, name):
@@ -271,14 +285,14 @@ class Engine(Bus):
         for name, value in (("adr", (page*abi.DOORBELL_PAGE_BYTES + kind)//4), ("dat_w", queue << 16 | index), ("sel", 15), ("we", 1), ("cyc", 1), ("stb", 1)):
             sim.poke(f"{p}bell_{name}", value)
         for _ in range(2000):
-            sim.step()
+            sim.step(1, "sys")
             if sim.peek(p + "bell_ack"):
                 break
         else:
             raise RuntimeError("doorbell not taken in 2000 clocks")
         sim.poke(p + "bell_cyc", 0)
         sim.poke(p + "bell_stb", 0)
-        sim.step()
+        sim.step(1, "sys")
 
     def idle(self):
         self.sim.step(8)
@@ -300,6 +314,8 @@ class Engine(Bus):
     def counter(self, index):
         """Counter by number: row of errors.py, or 64 + traffic counter."""
         self.write_register("monitor_counter_select", index)
+        while not self.read_register("monitor_ready"):
+            pass
         return self.read_register("monitor_counter_value")
 
 

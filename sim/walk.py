@@ -25,8 +25,9 @@ from litex.soc.interconnect import stream  # noqa: E402
 
 from roce_soc import verbs  # noqa: E402
 from roce_soc.common import roce_wire_description  # noqa: E402
-from sim.engine import FIELDS, Engine, Engines, Wire, connect  # noqa: E402
+from sim.engine import Engine, Engines, connect  # noqa: E402
 from sim.harness import Sim, build_cached  # noqa: E402
+from sim.wire import FIELDS, Wire  # noqa: E402
 
 LENGTH  = 64
 VA      = 0x1000_0000

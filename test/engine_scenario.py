@@ -20,8 +20,8 @@ def faults(rng):
         for name in rng.sample(("loss", "duplicate", "reorder", "corrupt"), rng.randrange(1, 4))}
 
 
-def scenario(seed):
-    """(Traffic that is ready to run, what was chosen as a dict)."""
+def scenario(seed, clocks=None):
+    """(Traffic that is ready to run, what was chosen as a dict); `clocks` as Bench."""
     rng    = random.Random(seed)
     chosen = dict(qps=rng.choice((1, 1, 2, 3, 6)), memory=rng.choice(MEMORIES) if rng.random() < .4 else None, faults=faults(rng))
     if rng.random() < .5:
@@ -35,7 +35,7 @@ def scenario(seed):
     work  = dict(lengths=rng.choice(LENGTHS), operations=rng.choice(WORK), late=rng.choice((0, 0, 1000, 6000)), depth=rng.choice((1, 3, 1000)))
     slot  = -(-(max(work["lengths"]) + 160)//64)*64
     count = min(REGION//slot//(2*chosen["qps"]), rng.choice((10, 20, 40)))
-    bench = ModelBench(seed=seed, vary=vary, **chosen)
+    bench = ModelBench(seed=seed, vary=vary, clocks=clocks, **chosen)
     return Traffic(bench, rng, count, **work), {**chosen, **work, "count": count}
 
 

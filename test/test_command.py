@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""qp/command and qp/context: mailbox, state machine, order of row and control writes, fatal errors."""
+"""qp/command, qp/mailbox and qp/context: mailbox at one clock and at two, state machine, order of row and control writes, fatal errors."""
 import pytest
 from litex.gen import *
 from litex.soc.interconnect import csr_bus
 from migen import *
 
 from roce_soc import abi
+from roce_soc.clocks import ClockLink
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, connection_layout
 from roce_soc.qp.command import SIDES, TRANSITIONS, CommandPort
 from roce_soc.qp.context import QPContext
@@ -17,11 +18,12 @@ REGISTERS = ("index", "data", "value", "go", "status")
 
 class Commands(LiteXModule):
     """Command port with two mailboxes; owners answer after a while."""
-    def __init__(self):
-        self.context  = QPContext(N_QPS)
+    def __init__(self, domain):
+        self.link     = link = ClockLink("sys", domain)
+        self.context  = link.on_far(QPContext(N_QPS))
         self.reader   = self.context.get_port()
-        self.command  = CommandPort(self.context, n_mrs=64, n_cqs=8, n_rqs=8, capability=[7, 8, 9], timeout=500)
-        self.box0, self.box1 = self.command.get_mailbox(), self.command.get_mailbox()
+        self.command  = link.on_far(CommandPort(self.context, n_mrs=64, n_cqs=8, n_rqs=8, capability=[7, 8, 9], timeout=500))
+        self.box0, self.box1 = self.command.get_mailbox(link), self.command.get_mailbox(link)
         self.fatal    = self.command.get_fatal()
         self.owners   = {side: self.command.get_owner(side) for side in SIDES}
         self.owners["second"] = self.command.get_owner("requester")
@@ -32,9 +34,9 @@ class Commands(LiteXModule):
             self.banks.append(bank)
 
 
-@pytest.fixture(scope="module")
-def so():
-    top = Commands()
+@pytest.fixture(scope="module", params=["sys", "roce"])
+def so(request):
+    top = Commands(request.param)
     ios = {"row_adr": top.reader.adr, "fatal": top.fatal,
            "event": top.command.event, "mr": top.command.mr_write, "cq": top.command.cq_write, "ready": top.context.ready}
     flat = Signal(len(top.reader.row.raw_bits()))
@@ -44,12 +46,16 @@ def so():
         ios[f"{side}_ctl"], ios[f"{side}_done"] = owner.ctl, owner.done
     for i, bank in enumerate(top.banks):
         ios.update({f"b{i}_{name}": getattr(bank.bus, name) for name in ("adr", "we", "re", "dat_w", "dat_r")})
-    return build(top, ios, name="command")
+    return build(top, ios, name="command", clocks=("sys",) if request.param == "sys" else ("sys", "roce"))
 
 
 class Bench:
     def __init__(self, so):
+        # Registers slower than the port, where they have a clock of their own.
         self.sim = sim = Sim(so, seed=1)
+        if "roce" in sim.clocks:
+            sim.close()
+            self.sim = sim = Sim(so, seed=1, clocks={"roce": 4000, "sys": (10_000, 1700)})
         self.ctl = {side: sim.sink(f"{side}_ctl") for side in (*SIDES, "second")}
         self.event, self.mr, self.cq, self.fatal = sim.sink("event"), sim.sink("mr"), sim.sink("cq"), sim.source("fatal")
         self.answers, self.seq, self.started = True, 0, {}
@@ -62,11 +68,11 @@ class Bench:
         self.sim.poke(f"b{box}_dat_w", value or 0)
         self.sim.poke(f"b{box}_we", value is not None)
         self.sim.poke(f"b{box}_re", value is None)
-        self.sim.step()
+        self.sim.step(1, "sys")
         self.sim.poke(f"b{box}_we", 0)
         self.sim.poke(f"b{box}_re", 0)
         answer = self.sim.peek(f"b{box}_dat_r")
-        self.sim.step()     # a bus bridge takes at least this long between two accesses.
+        self.sim.step(1, "sys")     # a bus bridge takes at least this long between two accesses.
         return answer
 
     def start(self, opcode, words, box=0):
@@ -275,3 +281,65 @@ def test_owner_that_does_not_answer(so):
     bench.answers = False
     assert bench.modify(abi.QP_RTR)[0] == abi.CODE_TIMEOUT
     assert bench.run(abi.CMD_NOP, [])[0] == abi.CODE_OK
+
+
+# Resets ---------------------------------------------------------------------------------------------
+
+def test_reset_of_the_registers(so):
+    """At any clock of a command: it was done whole or not at all, no later command gets its answer."""
+    rows = [dict(qpi=3, qpn=0x13, state=abi.QP_INIT, dst_mac=n*0x010101010101, src_ip=n*(1 << 100), dest_qpn=n*0x111111) for n in range(1, 6)]
+    for moment in range(0, 230, 5):
+        bench = Bench(so)
+        if "roce" not in bench.sim.clocks:
+            pytest.skip("one clock: the port is reset with its registers")
+        old, new = rows[moment % 5], rows[(moment + 1) % 5]
+        bench.modify(**old, pmtu=3)
+        bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, **{**dict(pmtu=3, sq_log2=4), **new}))
+        bench.sim.step(moment)
+        bench.sim.hold("sys")
+        bench.sim.step(1 + moment % 7)
+        bench.sim.step(1, "sys")
+        bench.sim.hold("sys", False)
+        # The next one may be told at once; it waits until the crossing is open.
+        bench.start(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=99))
+        assert bench.finish()[:2] == (abi.CODE_BAD_INDEX, 0), moment
+        row = bench.row(3)
+        assert any(all(row[n] == values[n] for n in ("dst_mac", "src_ip", "dest_qpn")) for values in (old, new)), (moment, row)
+
+
+def test_reset_of_the_port(so):
+    """At any clock of a command: its mailbox is told, by CODE_TIMEOUT if need be, and the next command works."""
+    for moment in range(0, 230, 5):
+        bench = Bench(so)
+        if "roce" not in bench.sim.clocks:
+            pytest.skip("one clock: the registers are reset with the port")
+        bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=3, qpn=0x13, state=abi.QP_INIT, pmtu=3, sq_log2=4))
+        bench.sim.step(moment)
+        bench.sim.hold("roce")
+        bench.sim.step(1 + moment % 7)
+        bench.sim.hold("roce", False)
+        assert bench.finish()[0] in (abi.CODE_OK, abi.CODE_TIMEOUT), moment
+        bench.sim.wait("ready", 1)
+        assert bench.row(3)["state"] == abi.QP_RESET, f"{moment}: a command of before was done once more"
+        assert bench.modify(abi.QP_INIT)[0] == abi.CODE_OK and bench.row(3)["state"] == abi.QP_INIT
+        assert bench.run(abi.CMD_QUERY_DEVICE, [])[0] == abi.CODE_OK
+        bench.csr(0, "index", 0)
+        assert [bench.csr(0, "value")] == [7]
+
+
+def test_reset_of_the_registers_in_a_long_command(so):
+    """The port waits for an owner, for longer than the reset lasts: it ends that command, and answers the next one with its own."""
+    bench = Bench(so)
+    if "roce" not in bench.sim.clocks:
+        pytest.skip("one clock: the port is reset with its registers")
+    bench.modify(abi.QP_INIT)
+    bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=3, qpn=0x13, state=abi.QP_RTR, pmtu=3, sq_log2=4))
+    bench.sim.run(lambda: len(bench.ctl["responder"]), max_cycles=400)
+    bench.sim.hold("sys")
+    bench.sim.step(20)
+    bench.sim.hold("sys", False)
+    bench.start(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=99))
+    bench.sim.step(200)
+    assert not bench.csr(0, "status") & 2, "done, with the answer of a command that is not"
+    code, _, order = bench.finish()
+    assert code == abi.CODE_BAD_INDEX and [o[0] for o in order] == ["responder"] and bench.row(3)["state"] == abi.QP_RTR

@@ -19,6 +19,7 @@ from liteeth.mac import LiteEthMACCrossbar, LiteEthMACDepacketizer, LiteEthMACPa
 from liteeth.mac.padding import LiteEthMACPaddingInserter
 from liteeth.mac.wishbone import LiteEthMACWishboneInterface
 
+from roce_soc.clocks import ClockLink
 from roce_soc.common import DATA_BYTES, roce_wire_description
 
 MAX_SLOW_FRAME = 1530     # bytes without FCS: LiteEth's slots.
@@ -161,7 +162,7 @@ class SlowPathWiden(LiteXModule):
     """64-bit words to 512-bit beats; lanes behind the last byte are 0.
 
     Endpoints: sink eth_phy_description(64), source roce_wire_description(512).
-    Latency: 1 clock from the beat's last word; a word a clock. Errors: none (`error` is 0).
+    Latency: 1 clock from the beat's last word; a word a clock. Errors: a mark on the last word stays one.
     """
     def __init__(self):
         # Stream Endpoints.
@@ -182,6 +183,7 @@ class SlowPathWiden(LiteXModule):
                 If(word == 0, source.data.eq(0)),
                 Case(word, {n: source.data[SLOW_WIDTH*n:SLOW_WIDTH*(n + 1)].eq(sink.data) for n in range(WORDS)}),
                 source.last.eq(sink.last),
+                source.error.eq(Replicate((sink.error & sink.last_be) != 0, DATA_BYTES)),
                 source.last_be.eq(0),
                 If(sink.last, Case(word, {n: source.last_be[lanes*n:lanes*(n + 1)].eq(sink.last_be) for n in range(WORDS)})),
                 source.valid.eq(sink.last | (word == (WORDS - 1))),
@@ -210,6 +212,8 @@ class RoCESlowPath(LiteXModule):
         Hz; ARP's repetition time follows from it.
     rx_slots, tx_slots : int
         Frames that the CPU's memory holds, each 2 KiB.
+    link : ClockLink
+        `sink` and `source` are far, all else is near; default one clock.
 
     Endpoints
     ---------
@@ -222,7 +226,8 @@ class RoCESlowPath(LiteXModule):
     Latency: a 64-bit word a clock each way, some 20 clocks from a request's end to its answer.
     Errors : counters `rx_dropped_*`. The CPU's own losses are in `cpu_sram_writer_errors`.
     """
-    def __init__(self, mac_address, ip_address, clk_freq, *, rx_slots=4, tx_slots=2):
+    def __init__(self, mac_address, ip_address, clk_freq, *, rx_slots=4, tx_slots=2, link=None):
+        link = ClockLink() if link is None else link
         if not 0 < mac_address < 1 << 48 or mac_address >> 40 & 1:
             raise ValueError(f"mac_address must be a unicast address of 48 bits, not {mac_address:#x}")
         # Stream Endpoints.
@@ -251,11 +256,15 @@ class RoCESlowPath(LiteXModule):
         mac_number, ip_number = self.mac_address.storage, self.ip_address.storage
 
         # Width.
-        self.filter = SlowPathFilter()
-        self.narrow = SlowPathNarrow()
-        self.widen  = SlowPathWiden()
+        self.filter = link.on_far(SlowPathFilter())
+        self.narrow = link.on_far(SlowPathNarrow())
+        self.widen  = link.on_far(SlowPathWiden())
+        words_in, rx_words = link.add_frames(eth_phy_description(dw), to_far=False)
+        tx_words, widen_in = link.add_frames(eth_phy_description(dw), to_far=True)
         self.comb += [
-            self.filter.mac_address.eq(mac_number),
+            self.filter.mac_address.eq(link.add_word(mac_number, to_far=True)),
+            self.narrow.source.connect(words_in),
+            widen_in.connect(self.widen.sink),
             self.sink.connect(self.filter.sink),
             self.filter.source.connect(self.narrow.sink),
             self.widen.source.connect(self.source),
@@ -278,7 +287,7 @@ class RoCESlowPath(LiteXModule):
         # RX: each word to both; FIFOs cut the ways from one's ready to the other's valid.
         self.hw_fifo  = stream.SyncFIFO(eth_phy_description(dw), 4)
         self.cpu_fifo = stream.SyncFIFO(eth_phy_description(dw), 4)
-        source, both  = self.narrow.source, Signal()
+        source, both  = rx_words, Signal()
         self.comb += [
             both.eq(self.hw_fifo.sink.ready & self.cpu_fifo.sink.ready),
             source.ready.eq(both),
@@ -296,17 +305,21 @@ class RoCESlowPath(LiteXModule):
         self.comb += [
             self.crossbar.master.source.connect(self.packetizer.sink),
             merged.connect(self.padding.sink),
-            self.padding.source.connect(self.widen.sink),
+            self.padding.source.connect(tx_words),
         ]
 
         # Counters.
-        self.count(self.rx_frames, self.filter.source.valid & self.filter.source.ready & self.filter.source.last)
-        self.count(self.tx_frames, self.source.valid & self.source.ready & self.source.last)
+        self.count(link, self.rx_frames, self.filter.source.valid & self.filter.source.ready & self.filter.source.last)
+        self.count(link, self.tx_frames, self.source.valid & self.source.ready & self.source.last)
         for reason in REASONS:
-            self.count(getattr(self, f"rx_dropped_{reason}"), self.filter.dropped[reason])
+            self.count(link, getattr(self, f"rx_dropped_{reason}"), self.filter.dropped[reason])
 
-    def count(self, csr, pulse):
-        self.sync += If(pulse, csr.status.eq(csr.status + 1))
+    def count(self, link, csr, pulse):
+        """Counted in the clock of the frames."""
+        counter = Signal(len(csr.status))
+        sync    = getattr(self.sync, link.far.domain)
+        sync   += If(pulse, counter.eq(counter + 1))
+        self.comb += csr.status.eq(link.add_word(counter, to_far=False))
 
     @property
     def rx_bytes(self):

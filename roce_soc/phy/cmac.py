@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 from migen import *
 from migen.genlib.cdc import BusSynchronizer, MultiReg
-from migen.genlib.resetsync import AsyncResetSynchronizer
 
 from litex.gen import *
 
+from roce_soc.clocks import ClockLink, bound_delay
 from roce_soc.phy.common import COUNTER_WIDTH, LINE_CLK_FREQ, RoCEPHY, link_is_up
 from roce_soc.phy.hardblock import CMACHardBlock, ip_config
 from roce_soc.phy.line import LineReceive, LineTransmit
@@ -46,7 +46,7 @@ class RoCEPHYCMAC(RoCEPHY):
     depth : int
         Beats of each FIFO: 256, 512, 1024 ...
 
-    Latency: engine to line 8 to 10 line clocks behind the last beat; line to engine 3 line and 5 to 6 engine clocks.
+    Latency: engine to line 9 to 11 line clocks behind the last beat; line to engine 3 line and 5 to 6 engine clocks.
     Errors : registers `latched` and the counters name every frame that is dropped, cut or marked.
     """
     def __init__(self, platform, pads, *, site, gt_group, sys_clk_freq,
@@ -79,26 +79,19 @@ class RoCEPHYCMAC(RoCEPHY):
     # Clocks ---------------------------------------------------------------------------------------
 
     def add_clocks(self, platform, pads, refclk_freq):
-        """eth_tx and eth_rx: one clock, reset with the engine so that both ends of the FIFOs start together."""
-        self.cd_eth_tx = ClockDomain()
-        self.cd_eth_rx = ClockDomain()
+        """eth_tx and eth_rx: one clock that knows no reset."""
+        self.cd_eth_tx = ClockDomain(reset_less=True)
+        self.cd_eth_rx = ClockDomain(reset_less=True)
         self.comb += [
             self.cd_eth_tx.clk.eq(self.cmac.clk),
             self.cd_eth_rx.clk.eq(self.cd_eth_tx.clk),
-            self.cd_eth_rx.rst.eq(self.cd_eth_tx.rst),
         ]
-        self.specials += AsyncResetSynchronizer(self.cd_eth_tx, ResetSignal(self.engine_domain))
+        self.link = ClockLink(self.engine_domain, "eth_tx")
         platform.add_period_constraint(pads.clk_p, 1e9/refclk_freq)
-        # Pointers of the FIFOs: their bits must arrive within one clock of each other. Set after synthesis, when the
-        # clock of the IP exists.
-        line, engine = self.cd_eth_tx.clk, Signal()
-        self.comb += engine.eq(ClockSignal(self.engine_domain))
-        engine.attr.add("keep")
-        line.attr.add("keep")
-        template = "set_max_delay -datapath_only {delay} -from [get_clocks -of_objects [get_nets {{a}}]]" \
-                   " -to [get_clocks -of_objects [get_nets {{b}}]]"
-        for a, b in ((line, engine), (engine, line)):
-            platform.toolchain.pre_optimize_commands.add(template.format(delay=f"{1e9/LINE_CLK_FREQ:.3f}"), a=a, b=b)
+        for domain in sorted({self.engine_domain, "sys"}):
+            other = Signal(name=f"{domain}_beside_line")
+            self.comb += other.eq(ClockSignal(domain))
+            bound_delay(platform, self.cd_eth_tx.clk, other, 1e9/LINE_CLK_FREQ)
 
     # Control and status ---------------------------------------------------------------------------
 
@@ -204,7 +197,7 @@ class RoCEPHYCMAC(RoCEPHY):
 
     def add_transmit(self, depth):
         cmac = self.cmac
-        self.transmit = transmit = LineTransmit(depth, self.engine_domain)
+        self.transmit = transmit = LineTransmit(depth, self.link)
         self.comb += [
             self.sink.connect(transmit.sink),
             transmit.up.eq(self.line_up),
@@ -218,7 +211,7 @@ class RoCEPHYCMAC(RoCEPHY):
 
     def add_receive(self, depth):
         cmac = self.cmac
-        self.receive = receive = LineReceive(depth, self.engine_domain)
+        self.receive = receive = LineReceive(depth, self.link)
         self.comb += [
             receive.source.connect(self.source),
             receive.open.eq(self.line_receive),

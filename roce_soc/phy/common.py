@@ -73,7 +73,7 @@ class RoCEPHY(LiteXModule):
     """Registers and stream contract of a 100G PHY; the data path is the derived class's.
 
     Attributes of LiteEth's PHY contract: `dw`, `with_preamble_crc` (False: frames without preamble
-    and FCS), `integrated_ifg_inserter` (True), `tx_clk_freq`, `rx_clk_freq`.
+    and FCS), `integrated_ifg_inserter` (True), `tx_clk_freq`, `rx_clk_freq`; `engine_domain`: clock of the streams.
 
     Endpoints
     ---------
@@ -94,6 +94,7 @@ class RoCEPHY(LiteXModule):
     integrated_ifg_inserter = True
     tx_clk_freq             = LINE_CLK_FREQ
     rx_clk_freq             = LINE_CLK_FREQ
+    engine_domain           = "sys"
 
     def add_endpoints(self):
         # Stream Endpoints.

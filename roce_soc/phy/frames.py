@@ -211,7 +211,8 @@ class FrameFIFO(LiteXModule):
                 frames, beats written ─────gray─────────►        (gate at first beats)
                 level, room ◄───────────────gray── consume ◄──────┘
 
-    Pointers cross as gray codes, so any clock ratio is right. Both domains must be reset together.
+    Pointers cross as gray codes, so any clock ratio is right. Both domains must be reset by the rule of a ClockLink, and
+    nothing moves while it stops a side.
 
     Parameters
     ----------

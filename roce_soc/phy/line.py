@@ -4,8 +4,11 @@
 ::
 
     engine clock                        line clock eth_tx = eth_rx, 322.27 MHz
-    sink ─► guard ─► FIFO (stored) ─────► skid ─► gate ─► register ─► core
+    sink ─► guard ─► FIFO (stored) ─────► end ─► skid ─► gate ─► register ─► core
     source ◄─ register ◄─ FIFO (admits whole frames) ◄─ gate ◄─ two registers ◄─ core
+
+The line's clock has no reset: the core goes on when the engine is reset. The FIFOs are emptied by the rule of ClockLink; a
+frame on its way to the line ends with an error, one that arrives is dropped to its end.
 
 Ref: AMD PG203 (UltraScale+ Devices Integrated 100G Ethernet), "AXI4-Stream", "Transmit debug".
 """
@@ -16,6 +19,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import DATA_BYTES, DATA_WIDTH, roce_wire_description
+from roce_soc.crossing import FrameEnd
 from roce_soc.phy.common import MAX_FRAME
 from roce_soc.phy.frames import FrameFIFO, FrameGate, FrameGuard, encode, line_description
 
@@ -43,7 +47,8 @@ class LineTransmit(LineSide):
     ----------
     depth : int
         Beats of the FIFO, a power of two above MAX_BEATS + FrameFIFO.SLACK.
-    engine_domain : str
+    link : ClockLink
+        From the engine's clock to eth_tx.
 
     Endpoints
     ---------
@@ -52,10 +57,10 @@ class LineTransmit(LineSide):
     Signals: line side as LineSide, ready is an input; `up` (in: frames may start), `in_reset` (in: the core takes nothing);
     `passed`, `dropped` (out, line clock, one clock a frame), `refused` (out, engine clock).
 
-    Latency: 8 to 10 line clocks from the last beat in to the first out.
-    Errors : link down: dropped; FrameGuard's rules: refused.
+    Latency: 9 to 11 line clocks from the last beat in to the first out.
+    Errors : link down: dropped; FrameGuard's rules: refused; cut by a reset of the engine: `error` on its last beat.
     """
-    def __init__(self, depth, engine_domain):
+    def __init__(self, depth, link):
         layout = line_description(DATA_WIDTH)
         # Stream Endpoints.
         self.sink = stream.Endpoint(roce_wire_description(DATA_WIDTH))
@@ -68,15 +73,22 @@ class LineTransmit(LineSide):
 
         # # #
 
-        self.guard = ClockDomainsRenamer(engine_domain)(FrameGuard(self.sink.description, layout, MAX_BEATS))
-        self.fifo  = ClockDomainsRenamer({"write": engine_domain, "read": "eth_tx"})(
+        self.guard = ClockDomainsRenamer(link.near.domain)(FrameGuard(self.sink.description, layout, MAX_BEATS))
+        self.fifo  = fifo = ClockDomainsRenamer({"write": link.near.cross, "read": link.far.cross})(
             FrameFIFO(layout, depth, MAX_BEATS, store_and_forward=True))
+        self.end   = end = ClockDomainsRenamer("eth_tx")(FrameEnd(layout))
         self.skid  = ClockDomainsRenamer("eth_tx")(stream.Buffer(layout, pipe_valid=False, pipe_ready=True))
         self.gate  = gate = ClockDomainsRenamer("eth_tx")(FrameGate(layout, terminate=False))
         self.comb += [
             self.sink.connect(self.guard.sink),
-            self.guard.source.connect(self.fifo.sink),
-            self.fifo.source.connect(self.skid.sink),
+            self.guard.source.connect(fifo.sink, omit={"valid", "ready"}),
+            fifo.sink.valid.eq(self.guard.source.valid & ~link.near.stop),
+            self.guard.source.ready.eq(fifo.sink.ready & ~link.near.stop),
+            fifo.source.connect(end.sink, omit={"valid", "ready"}),
+            end.sink.valid.eq(fifo.source.valid & ~link.far.stop),
+            fifo.source.ready.eq(end.sink.ready & ~link.far.stop),
+            end.stop.eq(link.far.stop),
+            end.source.connect(self.skid.sink),
             self.skid.source.connect(gate.sink),
             gate.open.eq(self.up),
             gate.cut.eq(self.in_reset),
@@ -109,7 +121,7 @@ class LineReceive(LineSide):
 
     Parameters
     ----------
-    depth, engine_domain : as LineTransmit
+    depth, link : as LineTransmit
 
     Endpoints
     ---------
@@ -122,7 +134,7 @@ class LineReceive(LineSide):
     Latency: 3 line clocks and 5 to 6 engine clocks from a beat in to the same beat out.
     Errors : a frame cut by `lost` or longer than MAX_BEATS ends with `error`.
     """
-    def __init__(self, depth, engine_domain):
+    def __init__(self, depth, link):
         layout = line_description(DATA_WIDTH)
         # Stream Endpoints.
         self.source = source = stream.Endpoint(roce_wire_description(DATA_WIDTH))
@@ -137,7 +149,7 @@ class LineReceive(LineSide):
         # # #
 
         self.gate = gate = ClockDomainsRenamer("eth_rx")(FrameGate(layout, terminate=True))
-        self.fifo = fifo = ClockDomainsRenamer({"write": "eth_rx", "read": engine_domain})(
+        self.fifo = fifo = ClockDomainsRenamer({"write": link.far.cross, "read": link.near.cross})(
             FrameFIFO(layout, depth, MAX_BEATS, store_and_forward=False))
 
         # Line side. First register: as it comes, the end as one bit. Second: the end as a number.
@@ -159,10 +171,11 @@ class LineReceive(LineSide):
         self.comb += [
             long.eq((beats == (MAX_BEATS - 1)) & second.valid & ~second.last),
             gate.open.eq(self.open & fifo.room),
-            gate.cut.eq(self.lost | was_lost | long),
+            gate.cut.eq(self.lost | was_lost | long | link.far.stop),
             # The core falls silent inside a frame: both when it goes down and when it comes back a new one begins.
             gate.forget.eq(self.lost ^ was_lost),
-            gate.source.connect(fifo.sink),
+            gate.source.connect(fifo.sink, omit={"valid"}),
+            fifo.sink.valid.eq(gate.source.valid & ~link.far.stop),
         ]
         self.sync.eth_rx += [
             was_lost.eq(self.lost),
@@ -174,9 +187,9 @@ class LineReceive(LineSide):
         ]
 
         # Engine side.
-        engine  = getattr(self.sync, engine_domain)
+        engine  = getattr(self.sync, link.near.domain)
         engine += [
-            source.valid.eq(fifo.source.valid),
+            source.valid.eq(fifo.source.valid & ~link.near.stop),
             source.first.eq(fifo.source.first),
             source.last.eq(fifo.source.last),
             source.data.eq(fifo.source.data),
@@ -186,7 +199,7 @@ class LineReceive(LineSide):
 
         # Status.
         self.comb += [
-            fifo.source.ready.eq(1),
+            fifo.source.ready.eq(~link.near.stop),
             self.passed.eq(gate.passed),
             self.failed.eq(gate.failed),
             self.full.eq(gate.dropped & self.open & ~gate.cut),

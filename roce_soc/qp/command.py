@@ -9,12 +9,12 @@ from migen import *
 
 from litex.gen import *
 from litex.soc.interconnect import stream
-from litex.soc.interconnect.csr import *
 
 from roce_soc import abi
 from roce_soc.common import (
     CTL_ERR, CTL_RESET, CTL_RESUME, CTL_SQD, CTL_START, MAX_READS, connection_layout, ctl_description,
     event_description, ring_write_description)
+from roce_soc.qp.mailbox import CommandMailbox, MailboxCrossing
 
 # State changes by a command: (from, to) -> control operations as (side, op), in order; "row" = write the row.
 TRANSITIONS = {
@@ -33,74 +33,6 @@ TRANSITIONS.update({(state, abi.QP_RESET): TO_RESET for state in range(7)})
 TRANSITIONS.update({(state, abi.QP_ERR): TO_ERR for state in range(1, 7)})
 
 SIDES = ("responder", "requester", "completion")
-
-
-# CommandMailbox -----------------------------------------------------------------------------------
-
-class CommandMailbox(LiteXModule):
-    """Argument words and go register of one master (firmware, host, debug bridge).
-
-    Write the words through `index` and `data` (which counts the index up), then `go`; poll `status`.
-    After a query the words hold the answer: set `index`, read `value`.
-    """
-    def __init__(self):
-        self.index = CSRStorage(fields=[
-            CSRField("word", size=5, description="Argument word that `data` writes and `value` shows."),
-        ], description="Argument index; counts up with each write to `data`.")
-        self.data = CSRStorage(32, description="Write: argument word at `index`, then `index` + 1.")
-        self.value = CSRStatus(32, description="Argument word at `index`; after a query the answer.")
-        self.go = CSRStorage(fields=[
-            CSRField("opcode", size=8, offset=0, description="Command, CMD_* of the ABI."),
-            CSRField("seq",    size=8, offset=8, description="Returned in `status`; tells one answer from the next."),
-        ], description="A write starts the command. Ignored while busy.")
-        self.status = CSRStatus(fields=[
-            CSRField("busy", size=1, offset=0,  description="A command is waiting or under way."),
-            CSRField("done", size=1, offset=1,  description="The command `seq` has finished."),
-            CSRField("code", size=8, offset=8,  description="CODE_* of the ABI: 0 = good."),
-            CSRField("seq",  size=8, offset=16, description="Sequence number of the command that has finished."),
-            CSRField("info", size=8, offset=24, description="Argument word that was refused (CODE_BAD_VALUE)."),
-        ], description="Result of the last command.")
-        # Towards the command port.
-        self.request = Signal()
-        self.opcode  = Signal(8)
-        self.args    = Signal(32*abi.COMMAND_WORDS)
-        self.done    = Signal()
-        self.code    = Signal(8)
-        self.info    = Signal(8)
-        self.answer  = Signal(32*abi.COMMAND_WORDS)
-        self.answer_we = Signal()
-
-        # # #
-
-        words  = Array([Signal(32, name=f"word{i}") for i in range(abi.COMMAND_WORDS)])
-        index  = Signal(5)
-        seq    = Signal(8)
-        self.comb += [
-            self.args.eq(Cat(*words)),
-            self.value.status.eq(words[index]),
-            self.status.fields.busy.eq(self.request),
-        ]
-        self.sync += [
-            If(self.index.re, index.eq(self.index.fields.word)),
-            If(self.data.re & ~self.request,
-                words[index].eq(self.data.storage),
-                index.eq(index + 1),
-            ),
-            If(self.answer_we, [word.eq(self.answer[32*i:32*(i + 1)]) for i, word in enumerate(words)]),
-            If(self.go.re & ~self.request,
-                self.request.eq(1),
-                self.opcode.eq(self.go.fields.opcode),
-                seq.eq(self.go.fields.seq),
-                self.status.fields.done.eq(0),
-            ),
-            If(self.done,
-                self.request.eq(0),
-                self.status.fields.done.eq(1),
-                self.status.fields.code.eq(self.code),
-                self.status.fields.info.eq(self.info),
-                self.status.fields.seq.eq(seq),
-            ),
-        ]
 
 
 class _Owner:
@@ -127,7 +59,7 @@ class CommandPort(LiteXModule):
 
     Endpoints
     ---------
-    get_mailbox() : CommandMailbox
+    get_mailbox(link) : CommandMailbox, on the near side of a ClockLink
     get_fatal() : event_description(), in
         QPs that failed: type EVENT_QP_*, queue = QP index, info = row of errors.py.
     get_owner(side) : `ctl` out, `done` in
@@ -167,12 +99,16 @@ class CommandPort(LiteXModule):
         self.old_state, self.new_state = Signal(3), Signal(3)
         self.done, self.answer_we  = Signal(), Signal()
 
-    def get_mailbox(self):
+    def get_mailbox(self, link=None):
         """A mailbox for one more master; the caller makes it a submodule with a name for its CSRs."""
         if len(self.mailboxes) == 4:
             raise ValueError("there can be 4 mailboxes, this is the fifth")
         mailbox = CommandMailbox()
-        self.mailboxes.append(mailbox)
+        if link is not None and link.separate:
+            link.submodules += (crossing := MailboxCrossing(link, mailbox))
+            self.mailboxes.append(crossing)
+        else:
+            self.mailboxes.append(mailbox)
         return mailbox
 
     def get_fatal(self):
@@ -245,7 +181,7 @@ class CommandPort(LiteXModule):
         for i, mailbox in enumerate(self.mailboxes):
             self.comb += [
                 mailbox.done.eq(self.done & (self.box == i)),
-                mailbox.answer_we.eq(self.answer_we & (self.box == i)),
+                mailbox.answer_we.eq(Replicate(self.answer_we & (self.box == i), abi.COMMAND_WORDS)),
                 mailbox.code.eq(self.code),
                 mailbox.info.eq(self.info),
                 mailbox.answer.eq(answer),
@@ -287,6 +223,7 @@ class CommandPort(LiteXModule):
             NextState("READ-ROW"),
         ]) for sink in self.fatals]
         branches += [(mailbox.request, [
+            mailbox.taken.eq(1),
             NextValue(self.box, i),
             NextValue(self.opcode, mailbox.opcode),
             NextValue(self.args, mailbox.args),

@@ -32,6 +32,8 @@ def counters(bus):
     out = {}
     for row in ERRORS.values():
         bus.write_register("roce_monitor_counter_select", row.index)
+        while not bus.read_register("roce_monitor_ready"):
+            pass
         value = bus.read_register("roce_monitor_counter_value")
         if value:
             out[row.name] = value

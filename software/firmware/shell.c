@@ -119,11 +119,19 @@ static void mr_command(char **words, unsigned count)
 /* stats, log, refusals ----------------------------------------------------------------------------- */
 
 #ifdef CSR_ROCE_MONITOR_COUNTER_SELECT_ADDR
+/* What was selected takes some clocks to cross where the engine has a clock of its own; not if that is in reset. */
+static void wait_monitor(void)
+{
+	for(unsigned turn = 0; turn < 100 && !roce_monitor_ready_read(); turn++)
+		;
+}
+
 static void print_counter(uint32_t i)
 {
 	static const char *const rows[] = ERROR_NAMES;
 
 	roce_monitor_counter_select_write(i);
+	wait_monitor();
 	uint32_t value = roce_monitor_counter_value_read();
 
 	if(value)
@@ -177,6 +185,7 @@ static void print_refusal(uint32_t i)
 	static const char *const rows[] = ERROR_NAMES;
 
 	roce_monitor_line_select_write(i % 64);
+	wait_monitor();
 	uint32_t row = roce_monitor_line_row_read();
 
 	print("%s qpn %06lx psn %06lx opcode %02lx info %08lx\n", (row & 0xff) < ERROR_COUNT ? rows[row & 0xff] : "?",
