@@ -25,6 +25,7 @@ from litex.soc.cores.clock import USPMMCM  # noqa: E402
 from litex.soc.cores.led import LedChaser  # noqa: E402
 from litex_boards.platforms import xilinx_vcu118  # noqa: E402
 
+from roce_soc.clocks import bound_delay  # noqa: E402
 from roce_soc.phy.cmac import RoCEPHYCMAC  # noqa: E402
 from roce_soc.soc import RoCESoC  # noqa: E402
 from targets import common  # noqa: E402
@@ -87,10 +88,11 @@ class Platform(xilinx_vcu118.Platform):
 # CRG ----------------------------------------------------------------------------------------------
 
 class _CRG(LiteXModule):
-    """sys from the board's 125 MHz through an MMCM; init: the same 125 MHz, running from power-up."""
-    def __init__(self, platform, sys_clk_freq):
+    """sys and roce from the board's 125 MHz through one MMCM; init: the same 125 MHz, running from power-up."""
+    def __init__(self, platform, sys_clk_freq, roce_clk_freq):
         self.rst     = Signal()
         self.cd_sys  = ClockDomain()
+        self.cd_roce = ClockDomain()
         self.cd_init = ClockDomain(reset_less=True)
 
         # # #
@@ -104,7 +106,9 @@ class _CRG(LiteXModule):
         self.pll = pll = USPMMCM(speedgrade=-2)
         self.comb += pll.reset.eq(platform.request("cpu_reset") | self.rst)
         pll.register_clkin(clk125, 125e6)
-        pll.create_clkout(self.cd_sys, sys_clk_freq, margin=0)
+        pll.create_clkout(self.cd_sys,  sys_clk_freq,  margin=0)
+        pll.create_clkout(self.cd_roce, roce_clk_freq, margin=0)
+        bound_delay(platform, self.cd_sys.clk, self.cd_roce.clk, 1e9/max(sys_clk_freq, roce_clk_freq))
 
 # VCU118SoC ----------------------------------------------------------------------------------------
 
@@ -114,28 +118,30 @@ class VCU118SoC(RoCESoC):
     Parameters
     ----------
     sys_clk_freq : float
-        Clock of CPU and engine; a beat of 64 bytes a clock: 100 Gb/s want 195.3 MHz or more.
+        Clock of CPU and registers.
+    roce_clk_freq : float
+        Clock of the engine; a beat of 64 bytes a clock: 100 Gb/s want 195.3 MHz or more.
     cage : int
         1 or 2.
     rsfec : bool
         RS-FEC from reset on; software can change it.
     """
-    def __init__(self, sys_clk_freq=250e6, cage=1, rsfec=True, **kwargs):
+    def __init__(self, sys_clk_freq=125e6, roce_clk_freq=250e6, cage=1, rsfec=True, **kwargs):
         if cage not in _ports:
             raise ValueError(f"cage must be one of {sorted(_ports)}, not {cage!r}")
         platform       = Platform()
         site, gt_group = _ports[cage]
-        self.crg = _CRG(platform, sys_clk_freq)
+        self.crg = _CRG(platform, sys_clk_freq, roce_clk_freq)
         phy = RoCEPHYCMAC(platform, platform.request("qsfp", cage - 1),
             site          = site,
             gt_group      = gt_group,
             sys_clk_freq  = sys_clk_freq,
             refclk_freq   = 156.25e6,
             init_clk_freq = 125e6,
-            engine_domain = "sys",
+            engine_domain = "roce",
             rsfec         = rsfec,
         )
-        RoCESoC.__init__(self, platform, sys_clk_freq, phy=phy, **kwargs)
+        RoCESoC.__init__(self, platform, sys_clk_freq, phy=phy, clock_domain="roce", clk_freq=roce_clk_freq, **kwargs)
         self.comb += platform.request("i2c_mux_reset_n").eq(1)
         self.leds = LedChaser(pads=platform.request_all("user_led"), sys_clk_freq=sys_clk_freq)
 
@@ -147,7 +153,7 @@ def add_arguments(parser):
 
 
 def main(argv=None):
-    return common.main(lambda args: VCU118SoC(args.sys_clk_freq, args.cage, not args.no_rsfec),
+    return common.main(lambda args: VCU118SoC(args.sys_clk_freq, args.roce_clk_freq, args.cage, not args.no_rsfec),
         name          = "vcu118",
         description   = "RoCE v2 at 100 Gb/s on the AMD VCU118.",
         add_arguments = add_arguments,

@@ -164,14 +164,37 @@ def constraints(output):
 
 def test_vcu118_files_only(tmp_path):
     """The other cage and clock, without RS-FEC."""
-    done = run("vcu118", "--build", "--no-compile", "--cage", "2", "--no-rsfec", "--sys-clk-freq", "250e6", "--output-dir", str(tmp_path))
+    done = run("vcu118", "--build", "--no-compile", "--cage", "2", "--no-rsfec", "--sys-clk-freq", "100e6", "--roce-clk-freq", "200e6",
+               "--output-dir", str(tmp_path))
     assert done.returncode == 0, done.stderr
     tcl  = (tmp_path / "gateware" / "vcu118.tcl").read_text()
     pins = constraints(tmp_path)
     assert "CONFIG.CMAC_CORE_SELECT {CMACE4_X0Y8}" in tcl and "{X1Y52~X1Y55}" in tcl
     assert pins["qsfp1_clk_p"]["LOC"] == "R9" and pins["qsfp1_txp[3]"]["LOC"] == "H7" and "qsfp0_clk_p" not in pins
     constants = json.loads((tmp_path / "csr.json").read_text())["constants"]
-    assert constants["config_clock_frequency"] == 250000000
+    assert constants["config_clock_frequency"] == 100000000
+    assert "set_max_delay -datapath_only 5.000 -from [get_clocks -of_objects [get_nets sys_clk]]" in tcl
+
+
+def test_vcu118_clocks(built):
+    """Registers at 125 MHz, engine at 250 MHz; paths between them, and between each and the line, are bounded both ways."""
+    name, output = built
+    if name != "vcu118":
+        pytest.skip("another board")
+    tcl = (output / "gateware" / "vcu118.tcl").read_text()
+    constants = json.loads((output / "csr.json").read_text())["constants"]
+    assert constants["config_clock_frequency"] == 125000000
+    found = re.findall(r"set_max_delay -datapath_only ([\d.]+) -from \[get_clocks -of_objects \[get_nets (\w+)\]\]"
+                       r" -to \[get_clocks -of_objects \[get_nets (\w+)\]\]", tcl)
+    bounds = {(a, b): float(ns) for ns, a, b in found}
+    for a, b, ns in (("sys_clk", "roce_clk", 4), ("eth_tx_clk", "soc_rocephycmac_roce_beside_line", 3.103),
+                     ("eth_tx_clk", "soc_rocephycmac_sys_beside_line", 3.103)):
+        assert bounds.pop((a, b)) == bounds.pop((b, a)) == ns
+    assert not bounds
+    verilog = (output / "gateware" / "vcu118.v").read_text()
+    # Both come from one MMCM.
+    divide = [float(n) for n in re.findall(r"\.CLKOUT[01]_DIVIDE(?:_F)?\s*\((?:\d'd)?([\d.]+)\)", verilog)]
+    assert len(divide) == 2 and divide[0] == 2*divide[1]
 
 
 def test_vcu118_pins(built):
