@@ -35,20 +35,22 @@ class FrameEnd(LiteXModule):
 
         # # #
 
-        opened, cut, move = Signal(), Signal(), Signal()
+        opened, cut, ending, move = Signal(), Signal(), Signal(), Signal()
         end = source.last_be if hasattr(source, "last_be") else source.end
         self.comb += [
+            # At once: a MAC takes no hole in a frame.
+            ending.eq(self.stop | cut),
             move.eq(~source.valid | source.ready),
-            sink.ready.eq(move & ~cut),
+            sink.ready.eq(move & ~ending),
         ]
         self.sync += [
             If(self.stop & opened, cut.eq(1)),
             If(move,
-                source.valid.eq(sink.valid & ~cut),
+                source.valid.eq(sink.valid & ~ending),
                 source.first.eq(sink.first),
                 source.last.eq(sink.last),
                 source.payload.eq(sink.payload),
-                If(cut,
+                If(ending,
                     source.valid.eq(opened),
                     source.last.eq(1),
                     end.eq(1),

@@ -131,12 +131,3 @@ class HardBlock(LiteXModule):
             If(self.tx_valid & Mux(self.tx_last, (self.tx_keep & (self.tx_keep + 1))[:64] != 0, self.tx_keep != 2**64 - 1),
                 self.keep.eq(1)),
         ]
-
-
-class ResetSynchronizer(Module):
-    def __init__(self, cd, reset):
-        stages = [Signal(reset=1, reset_less=True) for _ in range(2)]
-        sync   = getattr(self.sync, cd.name)
-        for a, b in zip([reset, *stages], stages):
-            sync += b.eq(a)
-        self.comb += cd.rst.eq(stages[-1])

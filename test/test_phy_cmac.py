@@ -4,7 +4,6 @@ import itertools
 import random
 
 import pytest
-from migen.genlib.resetsync import AsyncResetSynchronizer
 
 from roce_soc.phy import cmac as cmac_module
 from roce_soc.phy.cmac import RoCEPHYCMAC
@@ -14,7 +13,7 @@ from roce_soc.phy.line import MAX_BEATS
 from roce_soc.phy.model import RoCEPHYModel
 from sim.harness import Sim, build
 
-from test.phy_bench import PINS, HardBlock, RegisterBench, Registers, ResetSynchronizer, platform
+from test.phy_bench import PINS, HardBlock, RegisterBench, Registers, platform
 
 # sys 125 MHz, engine 250 MHz, line 322.27 MHz.
 PERIODS = {"sys": 8000, "roce": (4000, 700), "line": (3103, 1300)}
@@ -25,7 +24,6 @@ def built():
     """(library, register index, fields) of the PHY with `HardBlock`."""
     patch = pytest.MonkeyPatch()
     patch.setattr(cmac_module, "CMACHardBlock", HardBlock)
-    patch.setattr(AsyncResetSynchronizer, "lower", staticmethod(lambda dr: ResetSynchronizer(dr.cd, dr.async_reset)))
     try:
         board = platform()
         pads  = board.request("qsfp")
@@ -330,6 +328,35 @@ def test_transmit_reset_inside_a_frame(built, wait):
     assert board.counters() == {"tx_frames": 1, "tx_dropped_down": 1}
     # Only a reset may take back a beat that was offered.
     assert all("valid dropped before ready" in text for text in sim.violations())
+
+
+@pytest.mark.parametrize("wait", range(0, 30, 2))
+def test_engine_reset_inside_frames(built, wait):
+    """The engine is reset, the line is not: the frame it gets ends with an error and no hole, what it gives is dropped to its end."""
+    board = Board(built).bring_up()
+    sim   = board.sim
+    for _ in range(3):
+        board.tx.send(b"\xaa"*64*20)
+        board.rx.send(b"\xaa"*64*20)
+    sim.wait("line_tx_valid")
+    sim.step(wait//3, "roce")
+    sim.hold("roce")
+    sim.step(1 + wait % 3, "roce")
+    sim.hold("roce", False)
+    sim.step(60)
+    board.engine.recv_all()
+    sim.drain(board.rx, board.tx)
+    sim.step(200)
+    assert not sim.peek("hole") and not sim.peek("keep"), "the core was starved"
+    seen = board.line.recv_all()
+    assert not board.line.stats()["open"] and all(f.error or f.data == b"\xaa"*64*20 for f in seen)
+    assert all(f.data == b"\xaa"*64*20 for f in board.engine.recv_all()), "the rest of a frame was taken for a frame"
+    # All works again, and nothing of before comes late.
+    for size in (60, 1000):
+        board.tx.send(bytes(size))
+        board.rx.send(bytes(size))
+    sim.step(400)
+    assert [len(f.data) for f in board.line.recv_all()] == [60, 1000] == [len(f.data) for f in board.engine.recv_all()]
 
 
 @pytest.mark.parametrize("size, counters", [
