@@ -135,6 +135,20 @@ def test_latency(so):
     assert b.res[1].recv().last - taken == 6
 
 
+def test_written_over(so):
+    """A row over a valid one: the old key is gone, the new one good; so it is behind an invalidation, and for an index beyond the table."""
+    b = Bench(so)
+    for turn in range(3):
+        b.region(5, variant=turn, access=7, va=0x1000*turn, length=0x1000)
+        for old in range(turn + 1):
+            assert b.check(key=0x500 | old, va=0x1000*old, length=1, access=1, pd=0) == (None if old == turn else "MR_KEY")
+    b.region(5, valid_row=0)
+    b.region(5, variant=9, access=7, length=0x1000)
+    assert b.check(key=0x509, va=0, length=1, access=1, pd=0) is None
+    b.region(5 + 16, variant=1, access=7, length=0x1000)
+    assert b.check(key=0x509, va=0, length=1, access=1, pd=0) is None
+
+
 @pytest.mark.parametrize("n_mrs", [0, 8, 100, 1 << 17])
 def test_bad_size(n_mrs):
     with pytest.raises(ValueError, match="n_mrs must be"):

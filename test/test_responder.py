@@ -529,6 +529,29 @@ def test_removing_a_region_waits_for_placements(so):
     b.region(LKEY, 0, 0, 0, valid_row=0)                              # nothing in flight: at once.
 
 
+def test_writing_over_a_region_waits_for_placements(so):
+    """A region written over a valid one is not taken before the accesses through the old key have ended; then it is good at once."""
+    b = Bench(so)
+    b.qp(1)
+    b.sim.step(10)
+    b.place.set(stall=1.0)
+    for n in range(5):
+        b.write(1, b"data", offset=8*n)
+    b.run(100)
+    b.region(RKEY ^ 1, 2 | 4 | 1, REMOTE_VA, REMOTE_ADDR, wait=False)
+    b.run(100)
+    assert b.mrwrite.pending == 1
+    b.place.set(stall=0)
+    while b.mrwrite.pending:
+        b.sim.step(1)
+        b.serve()
+    assert b.memory.read(REMOTE_ADDR + 32, 4) == b"data"
+    b.sim.step(4)
+    b.message(1, "WRITE", b"more", va=REMOTE_VA + 64, rkey=RKEY ^ 1)
+    b.idle()
+    assert b.memory.read(REMOTE_ADDR + 64, 4) == b"more"
+
+
 def test_removing_a_region_gives_up_in_the_end(so):
     b = Bench(so)
     b.qp(1)

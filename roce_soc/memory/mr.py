@@ -11,7 +11,9 @@ from litex.soc.interconnect import stream
 
 from roce_soc.abi import MR_ARGS
 from roce_soc.common import DEFAULT_MRS, TARGET_WIDTH, mr_request_description, mr_result_description
+from roce_soc.drain import Drain
 from roce_soc.errors import index_of
+from roce_soc.table import StateTable
 
 MAX_MRS = 1 << 16
 
@@ -55,7 +57,8 @@ class MRTable(LiteXModule):
     ---------
     write : mr_write_description(), in
         Region rows from the command port; valid_row 0 invalidates, and is taken only when no access that began
-        before is in flight, as far as the clients track theirs, or after `patience` clocks.
+        before is in flight, as far as the clients track theirs, or after `patience` clocks. A row over a valid one
+        invalidates that first.
     get_port() : MRPort
         A client; call before finalisation.
     Latency: a request is accepted when its turn comes (round robin); the result follows six clocks later.
@@ -91,6 +94,8 @@ class MRTable(LiteXModule):
         write, port = self.write, self.write_port
         walker  = Signal(self.bits + 1)
         row     = Record(ROW)
+        self.used = used = StateTable(1, self.n_mrs)      # the row is valid.
+        valid   = Signal()
         index   = Signal(self.bits)
         self.step    = step = Signal(2)
         self.drained = Signal()
@@ -99,8 +104,12 @@ class MRTable(LiteXModule):
         length_hi, va_hi, addr_hi = Signal(32), Signal(32), Signal(32)
         low_end, low_delta, high_end = Signal(33), Signal(33), Signal(33)
         self.comb += [
-            self.ready.eq(walker[-1]),
-            write.ready.eq(self.ready & Mux(write.valid_row, step == 0, self.drained)),
+            self.ready.eq(walker[-1] & used.ready),
+            write.ready.eq(self.ready & Mux(write.valid_row, (step == 0) & ~valid, self.drained)),
+            valid.eq(used.read(write.index[:self.bits]) & (write.index[self.bits:] == 0)),
+            used.we.eq((step == 2) & inside),
+            used.adr.eq(index),
+            used.dat_w.eq(row.enable),
             low_end.eq(write.va[:32] + write.length[:32]),
             low_delta.eq(write.addr[:32] - write.va[:32]),
             high_end.eq(va_hi + length_hi + carries[0]),
@@ -110,7 +119,7 @@ class MRTable(LiteXModule):
             If(self.ready, port.dat_w.eq(row.raw_bits())),
         ]
         self.sync += [
-            If(~self.ready, walker.eq(walker + 1)),
+            If(~walker[-1], walker.eq(walker + 1)),
             If((step == 1) | (step == 2), step.eq(step + 1)),
             # Step 3: the row is invalid, accesses begun before are awaited.
             If((step == 2) & row.enable, step.eq(0)),
@@ -119,7 +128,7 @@ class MRTable(LiteXModule):
                 step.eq(1),
                 index.eq(write.index),
                 inside.eq(write.index[self.bits:] == 0),
-                row.enable.eq(write.valid_row),
+                row.enable.eq(write.valid_row & ~valid),
                 row.variant.eq(write.variant),
                 row.access.eq(write.access),
                 row.pd.eq(write.pd),
@@ -171,33 +180,14 @@ class MRTable(LiteXModule):
         self._add_pipeline(request, grant)
 
     def _add_drain(self):
-        """Counts the accesses of each phase; after an invalidation those already begun are awaited, phase by phase."""
-        n_phases = max([1] + [len(port.phases) for port in self.ports])
-        phase    = Signal(max=n_phases + 1)
-        load, waiting = Signal(), []
-        for port in self.ports:
-            for n, (begun, ended) in enumerate(port.phases):
-                flying, left, more, less = Signal(12), Signal(12), Signal(), Signal()
-                self.sync += [
-                    more.eq(begun), less.eq(ended),
-                    flying.eq(flying + more - less),
-                    If(load & (phase == n),
-                        left.eq(flying + more - less)
-                    ).Elif(left != 0,
-                        left.eq(left - less)
-                    ),
-                ]
-                waiting.append((phase == n + 1) & (left != 0))
-        busy, waited = Signal(), Signal(max=self.patience, reset=self.patience - 1)
+        """After an invalidation the accesses already begun are awaited, phase by phase."""
+        self.drain = drain = Drain([port.phases for port in self.ports])
+        waited = Signal(max=self.patience, reset=self.patience - 1)
         self.comb += [
-            busy.eq(Reduce("OR", waiting) if waiting else 0),
-            load.eq((self.step == 3) & ~busy & (phase != n_phases)),
-            self.drained.eq((self.step == 3) & ((~busy & (phase == n_phases)) | (waited == 0))),
+            drain.wait.eq(self.step == 3),
+            self.drained.eq((self.step == 3) & (drain.done | (waited == 0))),
         ]
-        self.sync += [
-            If(self.step != 3, phase.eq(0)).Elif(load, phase.eq(phase + 1)),
-            If(self.step != 3, waited.eq(self.patience - 1)).Elif(waited != 0, waited.eq(waited - 1)),
-        ]
+        self.sync += If(self.step != 3, waited.eq(self.patience - 1)).Elif(waited != 0, waited.eq(waited - 1))
 
     def _add_pipeline(self, request, grant):
         """Clock 1: RAM address and low end; 2: high end; 3: compare halves; 4: combine; 5: judge; 6: result."""
