@@ -169,3 +169,21 @@ def test_cause_after_the_entry(so):
     assert bench.pulses()[0] == 0
     bench.sim.run(lambda: bench.pulses()[0], max_cycles=400, every=1)
     assert [e["queue"] for e in bench.poll()] == [4]
+
+
+@pytest.mark.parametrize("memory", [IDEAL, SLOW])
+def test_made_anew_at_every_clock(so, memory):
+    """A geometry that comes in the midst of an event: nothing lands in the old ring any more, the new one begins at its first place."""
+    for clock in range(24):
+        b = Bench(so, **memory)
+        b.post(queue=1)
+        b.sim.step(clock)
+        b.write.send(index=0, enable=1, log2=3, target=0, page=7, addr=ADDR + 0x1000)
+        b.sim.drain(b.write)
+        old = b.memory.read(ADDR, 128)
+        b.post(queue=2)
+        b.sim.step(600)
+        assert b.memory.read(ADDR, 128) == old, f"clock {clock}: written after the ring had moved"
+        new = [abi.unpack(abi.EQE, b.memory.read(ADDR + 0x1000 + 16*n, 16)) for n in range(3)]
+        assert [e["queue"] for e in new if e["phase"]] == ([2] if any(old) else [1, 2]), f"clock {clock}: {new}"
+        assert new[0]["phase"], "the first place is left out"

@@ -30,7 +30,7 @@ class EventQueue(LiteXModule):
     get_port() : event_description(), in
         Events of one client.
     write : ring_write_description(), in
-        Geometry; resets the indices.
+        Geometry; resets the indices. Taken between two events: nothing is written to the old place any more.
     doorbell : doorbell_description(), in
         Kind EQ: consumer index, free running 16 bits; queue 0 on the owner page of the geometry, others change nothing.
     wcmd, wdata, wack : memory write port
@@ -70,7 +70,6 @@ class EventQueue(LiteXModule):
         ring     = Record(ring_write_description().payload_layout)
         producer, consumer, mask = Signal(16), Signal(16), Signal(16)
         self.comb += [
-            self.write.ready.eq(1),
             self.doorbell.ready.eq(1),
             mask.eq((1 << ring.log2) - 1),
         ]
@@ -78,7 +77,7 @@ class EventQueue(LiteXModule):
             If(self.doorbell.valid & (self.doorbell.queue == 0) & (self.doorbell.page == ring.page),
                 consumer.eq(self.doorbell.index),
             ),
-            If(self.write.valid,
+            If(self.write.valid & self.write.ready,
                 [getattr(ring, n).eq(getattr(self.write, n)) for n, _ in ring.layout],
                 producer.eq(0), consumer.eq(0),
             )
@@ -110,7 +109,8 @@ class EventQueue(LiteXModule):
         self.fsm = fsm = FSM(reset_state="IDLE")
         fsm.act("IDLE",
             NextValue(cmd_done, 0), NextValue(data_done, 0),
-            If(event.valid,
+            self.write.ready.eq(1),
+            If(event.valid & ~self.write.valid,
                 If(ring.enable & ~full,
                     NextValue(lost, 0),
                     NextState("WRITE")
