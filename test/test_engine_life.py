@@ -133,3 +133,25 @@ def test_region_removed_in_traffic(use, seed):
         bench.run(lambda: [bad.send_cq.poll(), bench.model.poll_cq(bad.peer), traffic.advance()] and all(
             not h.sent and not h.received for (_, qpn), h in traffic.halves.items() if qpn != bad.qpn), max_cycles=300_000)
         check_idle(bench)
+
+
+# Many at once ---------------------------------------------------------------------------------------
+
+def test_all_fail_at_once(seed):
+    """Every queue pair's peer is gone: each fails and is flushed without waiting for the others, and is used again."""
+    bench = ModelBench(seed=seed, qps=24, timeout=8, retry_cnt=0, faults=dict(loss=1.0))
+    for qp in bench.pairs:
+        for n in range(2):
+            bench.engine_sends(qp, "WRITE", 0, 64, wr_id=n)
+    left, begun = {qp.qpn: [] for qp in bench.pairs}, bench.bench.sim.cycles()
+
+    def flushed():
+        for qp in bench.pairs:
+            left[qp.qpn] += [(e["wr_id"], e["status"]) for e in qp.send_cq.poll()]
+        return all(len(got) == 2 for got in left.values())
+    bench.run(flushed, max_cycles=60_000)
+    assert all(got == [(0, verbs.WC_RETRY_EXC_ERR), (1, verbs.WC_WR_FLUSH_ERR)] for got in left.values())
+    for qp in bench.pairs:
+        assert qp.query()["state"] == abi.QP_ERR
+        qp.destroy()
+    assert bench.bench.sim.cycles() - begun < 120_000

@@ -65,7 +65,8 @@ class RetireWalker(LiteXModule):
         # # #
 
         self.kicks  = kicks  = stream.SyncFIFO(kick_description(), 16)
-        self.events = events = stream.SyncFIFO(event_description(), 4)
+        # A QP fails once in a life: the walker never waits for the command port, which may wait for the walker.
+        self.events = events = stream.SyncFIFO(event_description(), state.n_qps, buffered=True)
         self.buffer = buffer = stream.Buffer(cqe_description())
         self.comb += [
             kicks.source.connect(self.kick),
