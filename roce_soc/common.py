@@ -36,7 +36,7 @@ MEM_OK, MEM_NO_ADDRESS, MEM_REFUSED, MEM_TIMEOUT = range(4)
 OWNER_REQUESTER, OWNER_RESPONDER, OWNER_ACK, OWNER_OTHER = range(4)
 
 # Control pseudo-packets from the command port to the owners of QP rows.
-CTL_RESET, CTL_START, CTL_ERR, CTL_SQD, CTL_RESUME = range(5)
+CTL_RESET, CTL_START, CTL_ERR, CTL_SQD, CTL_RESUME, CTL_STOP = range(6)
 
 
 # Frames -----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from litex.soc.interconnect.csr_eventmanager import EventManager, EventSourcePul
 from roce_soc import abi, capability
 from roce_soc.clocks import ClockLink
 from roce_soc.common import DEFAULT_CQS, DEFAULT_MRS, DEFAULT_QPS, TICK_CYCLES
+from roce_soc.drain import ReceiveDrain
 from roce_soc.memory.fetcher import PayloadFetcher
 from roce_soc.memory.mr import MRTable
 from roce_soc.memory.placer import PayloadPlacer
@@ -112,6 +113,8 @@ class RoCECore(LiteXModule):
             placer.fetch.connect(buffer.fetch),
             buffer.data.connect(placer.data),
         ]
+        self.receive_drain = receive_drain = ReceiveDrain(decoder.sink.valid & decoder.sink.first, decoder.verdict.valid,
+            (buffer.requests.sink, buffer.responses.sink), (buffer.request, buffer.response))
 
         # Queues.
         self.doorbells = doorbells = DoorbellWindow(doorbell_pages)
@@ -153,9 +156,11 @@ class RoCECore(LiteXModule):
 
         # Commands and events.
         for side, ctl, done in (
+            ("receive",    receive_drain.ctl,  receive_drain.ctl_done),
             ("responder",  responder.ctl,      responder.ctl_done),
             ("requester",  send.requester.ctl, send.requester.ctl_done),
-            ("requester",  send.completer.ctl, send.walker.ctl_done),
+            ("completer",  send.completer.ctl, send.walker.ctl_done),
+            ("fetch",      send.sq.ctl,        send.sq.ctl_done),
             ("completion", cq.ctl,             cq.ctl_done),
         ):
             owner = command.get_owner(side)

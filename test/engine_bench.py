@@ -43,16 +43,20 @@ class ModelBench:
             cq  = self.pairs[0].send_cq if shared_cq and n else self.engine.roce.create_cq(8)
             qpn = 0x200 + n
             own = {**dict(sq_psn=0x1000*n + 5, rq_psn=0x2000*n + 9, timeout=9, pmtu=pmtu), **attributes, **(vary(n) if vary else {})}
-            qp  = self.engine.roce.create_qp(cq, cq, src_mac=MACS[0], dst_mac=MACS[1], src_ip=IPS[0], dst_ip=IPS[1], dest_qpn=qpn, **own)
-            for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
-                qp.modify(state)
-            a = qp.attributes
-            self.model.create_qp(qpn, "RC", dest_qpn=qp.qpn, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"),
-                src_ip=IPS[1].to_bytes(4, "big"), dst_ip=IPS[0].to_bytes(4, "big"), pmtu=PMTU_BYTES[a["pmtu"]], sq_psn=a["rq_psn"], rq_psn=a["sq_psn"],
-                timeout=a["timeout"], retry_cnt=a["retry_cnt"], rnr_retry=a["rnr_retry"], min_rnr_timer=a["min_rnr_timer"],
-                max_rd_atomic=a["max_rd_atomic"], max_dest_rd_atomic=a["max_dest_rd_atomic"], access=ACCESS, pd=1)
-            qp.peer = qpn
-            self.pairs.append(qp)
+            self.pairs.append(self.pair(cq, qpn, **own))
+
+    def pair(self, cq, peer, **attributes):
+        """A QP of the engine and one of the model, number `peer`, connected, in RTS; the engine's."""
+        qp = self.engine.roce.create_qp(cq, cq, src_mac=MACS[0], dst_mac=MACS[1], src_ip=IPS[0], dst_ip=IPS[1], dest_qpn=peer, **attributes)
+        for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
+            qp.modify(state)
+        a = qp.attributes
+        self.model.create_qp(peer, "RC", dest_qpn=qp.qpn, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"),
+            src_ip=IPS[1].to_bytes(4, "big"), dst_ip=IPS[0].to_bytes(4, "big"), pmtu=PMTU_BYTES[a["pmtu"]], sq_psn=a["rq_psn"], rq_psn=a["sq_psn"],
+            timeout=a["timeout"], retry_cnt=a["retry_cnt"], rnr_retry=a["rnr_retry"], min_rnr_timer=a["min_rnr_timer"],
+            max_rd_atomic=a["max_rd_atomic"], max_dest_rd_atomic=a["max_dest_rd_atomic"], access=ACCESS, pd=1)
+        qp.peer = peer
+        return qp
 
     @property
     def now(self):

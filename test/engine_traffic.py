@@ -91,6 +91,10 @@ class Traffic:
         if operation in RECEIVED:
             half.received.append((wr_id, length, imm))
 
+    def region(self, qp):
+        """The engine's memory region that a QP's work uses: its own `mr`, or the bench's."""
+        return getattr(qp, "mr", self.bench.mr)
+
     # Posting --------------------------------------------------------------------------------------
 
     def _post(self, side, qp, half):
@@ -98,12 +102,12 @@ class Traffic:
         bench, code = self.bench, OPERATIONS[operation]
         if side == "engine":
             try:
-                qp.post_send(code, bench.mr, va=ENGINE_VA + offset, length=length, wr_id=wr_id, remote_va=MODEL_VA + offset, rkey=bench.region.key, imm=imm or 0)
+                qp.post_send(code, self.region(qp), va=ENGINE_VA + offset, length=length, wr_id=wr_id, remote_va=MODEL_VA + offset, rkey=bench.region.key, imm=imm or 0)
             except BufferError:
                 return False
         else:
             bench.model.post_send(qp.peer, wr_id, code, va=MODEL_VA + offset, length=length, lkey=bench.region.key, remote_va=ENGINE_VA + offset,
-                rkey=bench.mr.rkey, imm=imm or 0)
+                rkey=self.region(qp).rkey, imm=imm or 0)
         half.todo.popleft()
         half.open += 1
         if operation in RECEIVED:
@@ -118,7 +122,7 @@ class Traffic:
             bench.model.post_recv(qp.peer, wr_id, MODEL_VA + offset, room, bench.region.key)
         else:
             try:
-                qp.post_recv(bench.mr, va=ENGINE_VA + offset, length=room, wr_id=wr_id)
+                qp.post_recv(self.region(qp), va=ENGINE_VA + offset, length=room, wr_id=wr_id)
             except BufferError:
                 return False
         half.receives.popleft()

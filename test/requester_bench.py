@@ -6,7 +6,7 @@ from litex.gen import *
 from migen import *
 
 from roce_soc import abi
-from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, connection_layout
+from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, CTL_STOP, connection_layout
 from roce_soc.memory.mr import MRTable
 from roce_soc.opcodes import (
     ACK_UNLIMITED, NAK_PSN_SEQUENCE, OPCODES, PMTU_BYTES, PSN_MASK, by_name, packets, psn_diff)
@@ -43,6 +43,7 @@ def make():
         "context": top.context.write, "mr": top.mr.write, "bell": side.sq.doorbell, "d_rcmd": side.sq.rcmd,
         "d_rdata": side.sq.rdata, "sqrefusal": side.sq.refusal, "tx": rq.source, "sent": rq.sent, "rctl": rq.ctl,
         "rdone": rq.ctl_done, "response": cp.response, "place": cp.place, "done": cp.done, "cctl": cp.ctl,
+        "sctl": side.sq.ctl, "sdone": side.sq.ctl_done,
         "crefusal": cp.refusal, "wrefusal": side.walker.refusal, "cqe": side.walker.cqe, "event": side.walker.event, "wdone": side.walker.ctl_done,
         "tick_cycles": side.scanner.tick_cycles, "ready": top.ready, "reset_probe": side.walker.kick.valid}
 
@@ -133,8 +134,8 @@ class SendBench:
         self.sim  = sim = Sim(library(), seed=seed)
         self.rng  = random.Random(seed)
         self.lose = lose or (lambda direction, p: False)
-        self.context, self.mr, self.bell, self.sent, self.rctl, self.cctl, self.response, self.done = (
-            sim.source(n, records=True, gap=stall) for n in ("context", "mr", "bell", "sent", "rctl", "cctl", "response", "done"))
+        self.context, self.mr, self.bell, self.sent, self.rctl, self.cctl, self.sctl, self.response, self.done = (
+            sim.source(n, records=True, gap=stall) for n in ("context", "mr", "bell", "sent", "rctl", "cctl", "sctl", "response", "done"))
         self.tx, self.place, self.cqe, self.event = (
             sim.sink(n, records=True, stall=stall) for n in ("tx", "place", "cqe", "event"))
         # Refusals have no ready.
@@ -171,9 +172,9 @@ class SendBench:
         self.context.send(index=qpi, row=number)
         self.sim.drain(self.context)
 
-    def ctl(self, qpi, op, psn=0, max_cycles=20_000):
-        """Control to requester and completer; waits until both have answered."""
-        for source, name in ((self.rctl, "rdone"), (self.cctl, "wdone")):
+    def ctl(self, qpi, op, psn=0, max_cycles=20_000, owners="rc"):
+        """Control to requester, completer, send queue; waits until each has answered."""
+        for source, name in [{"r": (self.rctl, "rdone"), "c": (self.cctl, "wdone"), "s": (self.sctl, "sdone")}[owner] for owner in owners]:
             source.send(qpi=qpi, op=op, psn=psn)
             for _ in range(max_cycles):
                 self.sim.step(1)
@@ -298,7 +299,8 @@ class SendBench:
     def reset(self, qpi):
         """Moves the QP to RESET."""
         self.write_row(qpi, state=abi.QP_RESET)
-        self.ctl(qpi, CTL_RESET)
+        self.ctl(qpi, CTL_STOP, owners="r")
+        self.ctl(qpi, CTL_RESET, owners="crs")
         self.index[qpi] = 0
         self.posted[qpi] = []
 

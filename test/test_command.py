@@ -7,7 +7,7 @@ from migen import *
 
 from roce_soc import abi
 from roce_soc.clocks import ClockLink
-from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, connection_layout
+from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, CTL_STOP, connection_layout
 from roce_soc.qp.command import SIDES, TRANSITIONS, CommandPort
 from roce_soc.qp.context import QPContext
 from sim.harness import Sim, build
@@ -26,7 +26,6 @@ class Commands(LiteXModule):
         self.box0, self.box1 = self.command.get_mailbox(link), self.command.get_mailbox(link)
         self.fatal    = self.command.get_fatal()
         self.owners   = {side: self.command.get_owner(side) for side in SIDES}
-        self.owners["second"] = self.command.get_owner("requester")
         self.banks    = []
         for box in (self.box0, self.box1):
             bank = csr_bus.CSRBank(box.get_csrs(), bus=csr_bus.Interface(data_width=32, address_width=14))
@@ -56,7 +55,7 @@ class Bench:
         if "roce" in sim.clocks:
             sim.close()
             self.sim = sim = Sim(so, seed=1, clocks={"roce": 4000, "sys": (10_000, 1700)})
-        self.ctl = {side: sim.sink(f"{side}_ctl") for side in (*SIDES, "second")}
+        self.ctl = {side: sim.sink(f"{side}_ctl") for side in SIDES}
         self.event, self.mr, self.cq, self.fatal = sim.sink("event"), sim.sink("mr"), sim.sink("cq"), sim.source("fatal")
         self.answers, self.seq, self.started = True, 0, {}
         sim.reset()
@@ -125,17 +124,44 @@ def test_life(so):
     bench = Bench(so)
     assert bench.modify(abi.QP_INIT) == (abi.CODE_OK, 0, [])
     assert bench.modify(abi.QP_RTR) == (abi.CODE_OK, 0, [("responder", CTL_START, 3, 0x222, abi.QP_INIT)])
-    assert bench.modify(abi.QP_RTS) == (abi.CODE_OK, 0, [("second", CTL_START, 3, 0x111, abi.QP_RTS),
+    assert bench.modify(abi.QP_RTS) == (abi.CODE_OK, 0, [("completer", CTL_START, 3, 0x111, abi.QP_RTS),
         ("requester", CTL_START, 3, 0x111, abi.QP_RTS)])
     row = bench.row(3)
     assert (row["state"], row["dst_mac"], row["src_ip"], row["qpn"]) == (abi.QP_RTS, 0x0a0b0c0d0e0f, 1 << 100, 0x13)
     code, _, order = bench.modify(abi.QP_ERR)
     assert code == abi.CODE_OK and [o[:2] + o[4:] for o in order] == [("responder", CTL_ERR, abi.QP_ERR), ("requester", CTL_ERR, abi.QP_ERR),
-        ("second", CTL_ERR, abi.QP_ERR)]
+        ("completer", CTL_ERR, abi.QP_ERR)]
     code, _, order = bench.modify(abi.QP_RESET)
-    assert code == abi.CODE_OK and [o[:2] for o in order] == [("requester", CTL_RESET), ("second", CTL_RESET), ("responder", CTL_RESET),
-        ("completion", CTL_RESET)]
+    assert code == abi.CODE_OK and [o[:2] for o in order] == [("receive", CTL_RESET), ("requester", CTL_STOP), ("completer", CTL_RESET),
+        ("requester", CTL_RESET), ("fetch", CTL_RESET), ("responder", CTL_RESET), ("completion", CTL_RESET)]
     assert bench.row(3)["state"] == abi.QP_RESET
+
+
+def test_destroy(so):
+    """A RESET that names nothing but the QP: its owners see the row's own numbers until the last has answered, then the row is zero."""
+    bench = Bench(so)
+    for state in (abi.QP_INIT, abi.QP_RTR):
+        bench.modify(state, rq_index=5, recv_cq=6)
+    seen = []
+    row  = bench.row
+    bench.row = lambda qpi: seen.append(row(qpi)) or seen[-1]
+    assert bench.run(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=3))[0] == abi.CODE_OK
+    assert len(seen) == 7 and all((r["state"], r["rq_index"], r["recv_cq"], r["qpn"]) == (abi.QP_RESET, 5, 6, 0x13) for r in seen)
+    assert not any(row(3).values())
+    # What is not there has no owners to tell, and may be made.
+    assert bench.run(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=3)) == (abi.CODE_OK, 0, [])
+    for state in (abi.QP_ERR, abi.QP_RTR):
+        assert bench.modify(state)[0] == abi.CODE_BAD_STATE
+    assert bench.modify(abi.QP_INIT)[0] == abi.CODE_OK
+
+
+def test_error_changes_the_state_alone(so):
+    """ERR takes nothing from its arguments but the QP."""
+    bench = Bench(so)
+    bench.modify(abi.QP_INIT, rq_index=5)
+    before = bench.row(3)
+    assert bench.run(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=3, state=abi.QP_ERR))[0] == abi.CODE_OK
+    assert bench.row(3) == {**before, "state": abi.QP_ERR}
 
 
 def test_transitions(so):
@@ -261,7 +287,7 @@ def test_fatal(so):
     bench.start(abi.CMD_NOP, [])
     order = bench.finish()[2]
     bench.sim.step(100)
-    assert bench.row(3)["state"] == abi.QP_ERR and [o[:2] for o in order] == [("responder", CTL_ERR), ("requester", CTL_ERR), ("second", CTL_ERR)]
+    assert bench.row(3)["state"] == abi.QP_ERR and [o[:2] for o in order] == [("responder", CTL_ERR), ("requester", CTL_ERR), ("completer", CTL_ERR)]
     assert [(e["type"], e["queue"], e["info"]) for e in bench.event.recv_all()] == [(abi.EVENT_QP_ACCESS_ERR, 3, 35)]
 
 
@@ -272,6 +298,47 @@ def test_fatal_of_a_reset_qp(so):
     bench.sim.step(100)
     assert bench.row(3)["state"] == abi.QP_RESET and not len(bench.event) and not any(len(ctl) for ctl in bench.ctl.values())
     assert bench.csr(0, "status") == 0, "no mailbox is told of an end that is not its command's"
+
+
+def test_late_answer(so):
+    """What an owner answers behind a time-out is not taken for the answer to a later command; that one waits for both."""
+    bench = Bench(so)
+    bench.modify(abi.QP_INIT)
+    bench.answers = False
+    assert bench.modify(abi.QP_RTR)[0] == abi.CODE_TIMEOUT and bench.row(3)["state"] == abi.QP_INIT
+    bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=4, qpn=0x14, state=abi.QP_INIT, pmtu=3, sq_log2=4))
+    assert bench.finish()[0] == abi.CODE_OK
+    bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=4, qpn=0x14, state=abi.QP_RTR, pmtu=3, sq_log2=4))
+    bench.sim.step(20)
+    for answered in (False, True):
+        assert bench.csr(0, "status") & 3 == 1, "done before its own answer"
+        bench.sim.poke("responder_done", 1)
+        bench.sim.step()
+        bench.sim.poke("responder_done", 0)
+        bench.sim.step(20)
+    assert bench.finish()[0] == abi.CODE_OK and bench.row(4)["state"] == abi.QP_RTR
+
+
+def test_owner_that_does_not_take(so):
+    """An operation that is not taken ends its command, stays offered as it was, and is answered before the next one's."""
+    bench = Bench(so)
+    bench.modify(abi.QP_INIT)
+    bench.ctl["responder"].set(stall=1.0)
+    assert bench.modify(abi.QP_RTR)[0] == abi.CODE_TIMEOUT
+    assert bench.run(abi.CMD_NOP, [])[0] == abi.CODE_OK
+    bench.ctl["responder"].set(stall=0)
+    code, _, order = bench.modify(abi.QP_RTR, rq_psn=0x333)
+    assert code == abi.CODE_OK and [o[3] for o in order] == [0x222, 0x333]
+
+
+def test_completion_queue_waits(so):
+    """A completion queue is gone or moved when what was on its way to the old place is there."""
+    bench = Bench(so)
+    for valid in (1, 0):
+        code, _, order = bench.run(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=1, valid=valid, log2=3, page=2))
+        assert code == abi.CODE_OK and [o[:2] for o in order] == [("completion", CTL_RESET)]
+        cq = bench.cq.recv()
+        assert (cq.enable, cq.log2, cq.page) == ((1, 3, 2) if valid else (0, 0, 0))
 
 
 def test_owner_that_does_not_answer(so):

@@ -12,34 +12,76 @@ from litex.soc.interconnect import stream
 
 from roce_soc import abi
 from roce_soc.common import (
-    CTL_ERR, CTL_RESET, CTL_RESUME, CTL_SQD, CTL_START, MAX_READS, connection_layout, ctl_description,
+    CTL_ERR, CTL_RESET, CTL_RESUME, CTL_SQD, CTL_START, CTL_STOP, MAX_READS, connection_layout, ctl_description,
     event_description, ring_write_description)
 from roce_soc.qp.mailbox import CommandMailbox, MailboxCrossing
 
-# State changes by a command: (from, to) -> control operations as (side, op), in order; "row" = write the row.
+# Whose part of a QP a control operation is for.
+SIDES = ("receive", "responder", "requester", "completer", "fetch", "completion")
+ABSENT = 7      # in place of a state: the QP was never made, or was destroyed.
+
+# State changes by a command: (from, to) -> control operations as (side, op), in order; "row" writes the row as the
+# arguments say, "state" its state alone.
 TRANSITIONS = {
+    (ABSENT,       abi.QP_RESET): ("row",),
+    (ABSENT,       abi.QP_INIT): ("row",),
     (abi.QP_RESET, abi.QP_INIT): ("row",),
     (abi.QP_INIT,  abi.QP_INIT): ("row",),
     (abi.QP_INIT,  abi.QP_RTR):  (("responder", CTL_START), "row"),
-    (abi.QP_RTR,   abi.QP_RTS):  ("row", ("requester", CTL_START)),
+    (abi.QP_RTR,   abi.QP_RTS):  ("row", ("completer", CTL_START), ("requester", CTL_START)),
     (abi.QP_RTS,   abi.QP_RTS):  ("row",),
-    (abi.QP_RTS,   abi.QP_SQD):  ("row", ("requester", CTL_SQD)),
+    (abi.QP_RTS,   abi.QP_SQD):  ("row", ("requester", CTL_SQD), ("completer", CTL_SQD)),
     (abi.QP_SQD,   abi.QP_SQD):  ("row",),
-    (abi.QP_SQD,   abi.QP_RTS):  ("row", ("requester", CTL_RESUME)),
+    (abi.QP_SQD,   abi.QP_RTS):  ("row", ("requester", CTL_RESUME), ("completer", CTL_RESUME)),
 }
-TO_RESET = ("row", ("requester", CTL_RESET), ("responder", CTL_RESET), ("completion", CTL_RESET))
-TO_ERR   = ("row", ("responder", CTL_ERR), ("requester", CTL_ERR))
+# Packets that were let in under the old state go first. Then the requester falls silent, before the walker's row is
+# cleared, before the requester's is: in any other order one of them would see the other's counters of the next life.
+TO_RESET = ("state", ("receive", CTL_RESET), ("requester", CTL_STOP), ("completer", CTL_RESET), ("requester", CTL_RESET),
+    ("fetch", CTL_RESET), ("responder", CTL_RESET), ("completion", CTL_RESET), "row")
+TO_ERR   = ("state", ("responder", CTL_ERR), ("requester", CTL_ERR), ("completer", CTL_ERR))
 TRANSITIONS.update({(state, abi.QP_RESET): TO_RESET for state in range(7)})
 TRANSITIONS.update({(state, abi.QP_ERR): TO_ERR for state in range(1, 7)})
 
-SIDES = ("responder", "requester", "completion")
+OWED = 7        # operations that an owner may leave unanswered.
 
 
-class _Owner:
-    """Control port of one row owner: `ctl` out, `done` (pulse) in."""
+# CommandOwner -------------------------------------------------------------------------------------
+
+class CommandOwner(LiteXModule):
+    """Control port of one row owner: `ctl` out, `done` (pulse for each operation, in order) in.
+
+    An operation stays offered until it is taken, also when its command has given up waiting; what is answered late
+    is counted, so that no later command takes the answer for its own.
+
+    Endpoints
+    ---------
+    sink : ctl_description(), in
+    idle : out
+        Every operation has been answered.
+
+    Latency: 1 clock to `ctl`, 1 clock from `done` to `idle`.
+    """
     def __init__(self):
+        self.sink = sink = stream.Endpoint(ctl_description())
         self.ctl  = stream.Endpoint(ctl_description())
         self.done = Signal()
+        self.idle = Signal()
+
+        # # #
+
+        self.buffer = buffer = stream.Buffer(ctl_description())
+        owed  = Signal(max=OWED + 1)
+        begun = Signal()
+        self.comb += [
+            buffer.sink.payload.eq(sink.payload),
+            buffer.sink.first.eq(1), buffer.sink.last.eq(1),
+            begun.eq(sink.valid & buffer.sink.ready & (owed != OWED)),
+            buffer.sink.valid.eq(begun),
+            sink.ready.eq(begun),
+            buffer.source.connect(self.ctl),
+            self.idle.eq(owed == 0),
+        ]
+        self.sync += owed.eq(owed + begun - (self.done & (owed != 0)))
 
 
 # CommandPort --------------------------------------------------------------------------------------
@@ -55,16 +97,16 @@ class CommandPort(LiteXModule):
     capability : list of 32-bit numbers
         Answer of CMD_QUERY_DEVICE.
     timeout : int
-        Clocks until an owner that does not answer makes the command end with CODE_TIMEOUT.
+        Clocks until an owner that does not answer makes the command end with CODE_TIMEOUT. What it owes is waited for
+        by the next command that needs it.
 
     Endpoints
     ---------
     get_mailbox(link) : CommandMailbox, on the near side of a ClockLink
     get_fatal() : event_description(), in
         QPs that failed: type EVENT_QP_*, queue = QP index, info = row of errors.py.
-    get_owner(side) : `ctl` out, `done` in
-        Owners of rows; side "responder", "requester" or, what their completions pass last, "completion".
-        All owners of a side get each of its operations in the order of these calls, CTL_START in the reverse one.
+    get_owner(side) : CommandOwner
+        Owner of rows, one for each of SIDES; gets the operations of TRANSITIONS that name it.
     event : event_description(), out
         Fatal events, after the QP's state is ERR.
     mr_write : {args of abi.MR_ARGS, valid_row}, cq_write, rq_write, eq_write : ring_write_description(), out
@@ -80,7 +122,7 @@ class CommandPort(LiteXModule):
         self.port       = context.get_port()
         self.mailboxes  = []
         self.fatals     = []
-        self.owners     = {side: [] for side in SIDES}
+        self.owners     = {}
         self.event      = stream.Endpoint(event_description())
         self.mr_write   = stream.Endpoint([("valid_row", 1)] + [(a.name, a.width) for a in abi.MR_ARGS])
         self.cq_write   = stream.Endpoint(ring_write_description())
@@ -98,6 +140,9 @@ class CommandPort(LiteXModule):
         self.qpi                   = Signal(context.bits)
         self.old_state, self.new_state = Signal(3), Signal(3)
         self.done, self.answer_we  = Signal(), Signal()
+        # Clocks that an owner lets wait.
+        self.watchdog, self.running = Signal(max=timeout + 1), Signal()
+        self.sync += If(self.running, self.watchdog.eq(self.watchdog + 1)).Else(self.watchdog.eq(0))
 
     def get_mailbox(self, link=None):
         """A mailbox for one more master; the caller makes it a submodule with a name for its CSRs."""
@@ -118,11 +163,11 @@ class CommandPort(LiteXModule):
         return sink
 
     def get_owner(self, side):
-        """A control port for a row owner of `side`."""
-        if side not in SIDES:
-            raise ValueError(f"side must be one of {SIDES}, not {side!r}")
-        owner = _Owner()
-        self.owners[side].append(owner)
+        """The control port of the row owner of `side`."""
+        if side not in SIDES or side in self.owners:
+            raise ValueError(f"side must be one of {SIDES}, each once, not {side!r}")
+        self.owners[side] = owner = CommandOwner()
+        setattr(self.submodules, f"owner_{side}", owner)
         return owner
 
     def _arg(self, layout, name):
@@ -133,7 +178,6 @@ class CommandPort(LiteXModule):
 
     def do_finalize(self):
         records = [self.event, self.mr_write, self.cq_write, self.rq_write, self.eq_write]
-        records += [owner.ctl for side in SIDES for owner in self.owners[side]]
         self.comb += [[record.first.eq(1), record.last.eq(1)] for record in records]
         self._add_row()
         self._add_tables()
@@ -143,27 +187,29 @@ class CommandPort(LiteXModule):
     # Data path ------------------------------------------------------------------------------------
 
     def _add_row(self):
-        """Row written by MODIFY_QP: the arguments in the layout's order; a fatal error changes the state alone."""
+        """Row written by MODIFY_QP: the arguments in the layout's order, or the row as it is but for the state."""
         new = Record(connection_layout())
+        self.whole = Signal()
         self.comb += [
             self.port.adr.eq(self.qpi),
             self.context.write.index.eq(self.qpi),
             self.context.write.row.eq(new.raw_bits()),
-            If(self.from_fatal,
-                new.eq(self.port.row),
-                new.state.eq(abi.QP_ERR),
-            ).Else(
+            If(self.whole,
                 [getattr(new, name).eq(self._arg(abi.QP_ARGS, name)) for name, _ in connection_layout()],
+            ).Else(
+                new.eq(self.port.row),
+                new.state.eq(self.new_state),
             )
         ]
 
     def _add_tables(self):
-        """Rows of memory regions and rings: the arguments as they stand."""
+        """Rows of memory regions and rings: the arguments as they stand; of a ring that is taken away nothing is left."""
         rings     = (self.cq_write, self.rq_write, self.eq_write)
         places    = ("index", "log2", "target", "page", "addr")
         self.ring = {name: self._arg(abi.CQ_ARGS, name) for name in ("valid", *places)}
         self.comb += [
-            [[getattr(w, name).eq(self.ring[name]) for name in places] for w in rings],
+            [[getattr(w, name).eq(self.ring[name] if name == "index" else Mux(self.ring["valid"], self.ring[name], 0))
+                for name in places] for w in rings],
             [w.enable.eq(self.ring["valid"]) for w in rings],
             [getattr(self.mr_write, a.name).eq(self._arg(abi.MR_ARGS, a.name)) for a in abi.MR_ARGS],
             self.mr_write.valid_row.eq(self.opcode == abi.CMD_WRITE_MR),
@@ -194,7 +240,7 @@ class CommandPort(LiteXModule):
         checks = (
             (1,  (qpn[:self.context.bits] != self.qpi) | (qpn < 2) | (qpn == 0xffffff)
                 | (arg("qp_type") != abi.QP_TYPE_RC)),
-            (2,  (state >= abi.QP_RTR) & (state != abi.QP_ERR) & ((arg("pmtu") == 0) | (arg("pmtu") > 5))),
+            (2,  (state >= abi.QP_RTR) & ((arg("pmtu") == 0) | (arg("pmtu") > 5))),
             (4,  (arg("send_cq") >= self.n_cqs) | (arg("recv_cq") >= self.n_cqs)),
             (5,  (arg("rq_index") >= self.n_rqs) | (arg("sq_log2") == 0)),
             (6,  arg("sq_addr")[:6] != 0),
@@ -203,7 +249,7 @@ class CommandPort(LiteXModule):
         )
         bad, word = Signal(), Signal(8)
         for number, wrong in reversed(checks):
-            self.comb += If(wrong & (state != abi.QP_RESET), bad.eq(1), word.eq(number))
+            self.comb += If(wrong & (state != abi.QP_RESET) & (state != abi.QP_ERR), bad.eq(1), word.eq(number))
         return bad, word
 
     # Control path ---------------------------------------------------------------------------------
@@ -255,10 +301,11 @@ class CommandPort(LiteXModule):
         )
         fsm.act("WRITE-MR", self.mr_write.valid.eq(1), If(self.mr_write.ready, *self._end(abi.CODE_OK)))
         ring_bad = self.ring["valid"] & ((self.ring["log2"] == 0) | (self.ring["addr"][:6] != 0))
-        for name, sink in (("CQ", self.cq_write), ("RQ", self.rq_write), ("EQ", self.eq_write)):
+        for name, sink, end in (("CQ", self.cq_write, [NextState("MARK")]), ("RQ", self.rq_write, self._end(abi.CODE_OK)),
+                ("EQ", self.eq_write, self._end(abi.CODE_OK))):
             fsm.act(f"WRITE-{name}",
                 If(ring_bad, *self._end(abi.CODE_BAD_VALUE, 1)
-                ).Else(sink.valid.eq(1), If(sink.ready, *self._end(abi.CODE_OK)))
+                ).Else(sink.valid.eq(1), If(sink.ready, *end))
             )
         self._add_qp_states(fsm)
         fsm.act("DONE", self.done.eq(1), NextState("IDLE"))
@@ -276,7 +323,7 @@ class CommandPort(LiteXModule):
             "default": allowed.eq(0)})
         fsm.delayed_enter("READ-ROW", "JUDGE-STATE", 3)
         fsm.act("JUDGE-STATE",
-            NextValue(self.old_state, old.state),
+            NextValue(self.old_state, Mux(old.qpn == 0, ABSENT, old.state)),
             NextValue(self.new_state, Mux(self.from_fatal, abi.QP_ERR, self._arg(abi.QP_ARGS, "state"))),
             If(~self.from_fatal & (self.opcode == abi.CMD_QUERY_QP),
                 self.answer_we.eq(1),
@@ -296,31 +343,24 @@ class CommandPort(LiteXModule):
                 Case(program, {**{i: NextState(f"P{i}-0") for i in range(len(programs))}, "default": NextState("IDLE")})
             )
         )
-        watchdog, running = Signal(max=self.timeout + 1), Signal()
-        self.sync += If(running, watchdog.eq(watchdog + 1)).Else(watchdog.eq(0))
         for i, steps in enumerate(programs):
-            flat = [(owner, op) for step in steps for owner, op in self._expand(step)]
-            for j, (owner, op) in enumerate(flat):
-                name, after = f"P{i}-{j}", f"P{i}-{j + 1}" if j + 1 < len(flat) else "APPLIED"
-                if owner is None:
-                    fsm.act(name, self.context.write.valid.eq(1), If(self.context.write.ready, NextState(after)))
-                    continue
-                psn = "rq_psn" if owner in self.owners["responder"] else "sq_psn"
-                fsm.act(name,
-                    owner.ctl.valid.eq(1),
-                    owner.ctl.op.eq(op),
-                    owner.ctl.qpi.eq(self.qpi),
-                    owner.ctl.psn.eq(self._arg(abi.QP_ARGS, psn)),
-                    If(owner.ctl.ready, If(owner.done, NextState(after)).Else(NextState(f"{name}-WAIT")))
-                )
-                fsm.act(f"{name}-WAIT",
-                    running.eq(1),
-                    If(owner.done, NextState(after)
-                    ).Elif(watchdog == self.timeout,
-                        # No command waits for a fatal error: its event tells.
-                        If(self.from_fatal, NextState("TELL")).Else(*self._end(abi.CODE_TIMEOUT))
+            for j, step in enumerate(steps):
+                name, after = f"P{i}-{j}", f"P{i}-{j + 1}" if j + 1 < len(steps) else "APPLIED"
+                if step in ("row", "state"):
+                    fsm.act(name,
+                        self.whole.eq(step == "row"),
+                        self.context.write.valid.eq(1),
+                        If(self.context.write.ready, NextState(after)),
                     )
-                )
+                elif step[0] in self.owners:
+                    self._add_operation(fsm, name, *step, after)
+                else:
+                    fsm.act(name, NextState(after))
+        # Completions on their way to the queue's old place.
+        if "completion" in self.owners:
+            self._add_operation(fsm, "MARK", "completion", CTL_RESET, "APPLIED")
+        else:
+            fsm.act("MARK", NextState("APPLIED"))
         fsm.act("APPLIED", If(self.from_fatal, NextState("TELL")).Else(*self._end(abi.CODE_OK)))
         fsm.act("TELL",
             self.event.valid.eq(1),
@@ -328,9 +368,21 @@ class CommandPort(LiteXModule):
             If(self.event.ready, NextState("IDLE"))
         )
 
-    def _expand(self, step):
-        """[(owner, op)] of a step; (None, None) writes the row. Whoever sends starts last and stops first."""
-        if step == "row":
-            return [(None, None)]
-        owners = self.owners[step[0]]
-        return [(owner, step[1]) for owner in (reversed(owners) if step[1] == CTL_START else owners)]
+    def _add_operation(self, fsm, name, side, op, after):
+        """Two states: the operation is given to its owner, and answered."""
+        owner = self.owners[side]
+        # No command waits for a fatal error: its event tells.
+        give_up = If(self.from_fatal, NextState("TELL")).Else(*self._end(abi.CODE_TIMEOUT))
+        expired = self.watchdog == self.timeout
+        fsm.act(name,
+            self.running.eq(~owner.sink.ready),
+            owner.sink.valid.eq(1),
+            owner.sink.op.eq(op),
+            owner.sink.qpi.eq(self.qpi),
+            owner.sink.psn.eq(self._arg(abi.QP_ARGS, "rq_psn" if side == "responder" else "sq_psn")),
+            If(owner.sink.ready, NextState(f"{name}-WAIT")).Elif(expired, give_up)
+        )
+        fsm.act(f"{name}-WAIT",
+            self.running.eq(~owner.idle),
+            If(owner.idle, NextState(after)).Elif(expired, give_up)
+        )

@@ -14,6 +14,7 @@ from roce_soc.common import (
     DATA_WIDTH, PAGE_BYTES, doorbell_description, memory_command_description, memory_rdata_description,
     refusal_description)
 from roce_soc.errors import index_of
+from roce_soc.queue.sq_forget import SendQueueForget
 from roce_soc.transport.requester_rows import EPOCH_WIDTH, KickQueue, RowTable, cursor_layout
 
 CACHE_SLOTS = 8       # work requests of a QP on chip.
@@ -76,6 +77,8 @@ class SendQueues(LiteXModule):
         Slots below `retired` are the producer's again, from the retire walker.
     clear, clear_qpi : in
         Forget the producer index (RESET).
+    ctl : ctl_description(), in; ctl_done : pulse, out
+        Last part of a RESET: reads of the old ring have ended, nothing of it is left on chip.
     refusal : refusal_description(), out
 
     Latency: doorbell to read command 10 clocks, rdata to source 3 clocks; 6 clocks a read command.
@@ -130,6 +133,9 @@ class SendQueues(LiteXModule):
         ]
         self.arrivals = stream.SyncFIFO([("qpi", bits)], ARRIVALS)
         self.add_doorbell(context, n_qps)
+        self.open, self.done = Signal(FETCHES), Signal(FETCHES)      # reads, by tag: open; ended this clock.
+        self.forget = forget = SendQueueForget(self.open, self.done, CACHE_SLOTS)
+        self.ctl, self.ctl_done = forget.ctl, forget.ctl_done
         self.add_fetch(context, bits)
         self.add_cache(bits, dw)
 
@@ -208,8 +214,6 @@ class SendQueues(LiteXModule):
 
         # Tags: given out in a circle, each open until its last beat.
         self.fetches = Memory(bits + 16 + EPOCH_WIDTH, FETCHES)
-        self.open    = Signal(FETCHES)
-        self.done    = Signal(FETCHES)
         tag          = Signal(max=FETCHES)
         free         = Signal()
         issue        = Signal()
@@ -302,10 +306,17 @@ class SendQueues(LiteXModule):
             rcmd.qpi.eq(qpi),
             rcmd.tag.eq(tag),
             write.dat_w.eq(Cat(qpi, slot, epoch)),
-            self.fetched.we.eq(issue),
-            self.fetched.adr.eq(qpi),
-            self.fetched.row.slot.eq(slot + count),
-            self.fetched.row.epoch.eq(epoch),
+            If(issue,
+                self.fetched.we.eq(1),
+                self.fetched.adr.eq(qpi),
+                self.fetched.row.slot.eq(slot + count),
+                self.fetched.row.epoch.eq(epoch),
+            ).Else(
+                self.fetched.we.eq(self.forget.fetched),
+                self.fetched.adr.eq(self.forget.ctl.qpi),
+            ),
+            self.forget.issue.eq(issue),
+            self.forget.visit.eq(~fsm.ongoing("IDLE") & (qpi == self.forget.ctl.qpi)),
         ]
 
     def add_cache(self, bits, dw):
@@ -329,21 +340,29 @@ class SendQueues(LiteXModule):
         data  = Signal(dw)
         arrivals = self.arrivals
         ends  = Signal()
+        arrival, forget = Signal(), self.forget
         self.comb += [
             rdata.ready.eq(1),
             read.adr.eq(rdata.tag),
             If(rdata.valid & rdata.last, self.done.eq(1 << rdata.tag)),
             cursor.adr.eq(qpi),
-            tags.we.eq(valid & (epoch == cursor.row.epoch)),
-            tags.adr.eq(Cat(slot[:slot_bits], qpi)),
-            tags.row.valid.eq(1),
-            tags.row.err.eq(err),
-            tags.row.slot.eq(slot),
-            tags.row.life.eq(cursor.row.life),
-            write.we.eq(tags.we),
-            write.adr.eq(tags.adr),
+            arrival.eq(valid & (epoch == cursor.row.epoch)),
+            forget.arrival.eq(arrival),
+            write.we.eq(arrival),
+            write.adr.eq(Cat(slot[:slot_bits], qpi)),
             write.dat_w.eq(data),
-            arrivals.sink.valid.eq(tags.we & ends),
+            If(arrival,
+                tags.we.eq(1),
+                tags.adr.eq(write.adr),
+                tags.row.valid.eq(1),
+                tags.row.err.eq(err),
+                tags.row.slot.eq(slot),
+                tags.row.life.eq(cursor.row.life),
+            ).Else(
+                tags.we.eq(forget.tag),
+                tags.adr.eq(Cat(forget.slot, forget.ctl.qpi[:bits])),
+            ),
+            arrivals.sink.valid.eq(arrival & ends),
             arrivals.sink.qpi.eq(qpi),
             arrivals.source.connect(self.schedule.kicks[-1]),
         ]

@@ -5,7 +5,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.common import CTL_ERR, CTL_RESET, OWNER_REQUESTER, mr_result_description, tx_sent_description
+from roce_soc.common import CTL_ERR, CTL_RESET, CTL_STOP, OWNER_REQUESTER, mr_result_description, tx_sent_description
 from roce_soc.errors import index_of
 from roce_soc.transport.requester_rows import LOCAL_FAULT, LOCAL_KICK, burst_layout, local_description
 
@@ -33,10 +33,11 @@ class RequesterLaunch(LiteXModule):
     sent : tx_sent_description(), in
         Returned packets; other owners' are swallowed; always ready.
     source : burst_layout(), out
-        Bursts to send, `target` and `addr` filled in, and RESET markers.
+        Bursts to send, `target` and `addr` filled in, and markers of CTL_STOP.
     local : local_description(), out
     ctl_done : out
-        Pulse: a control pseudo-visit has passed; for RESET, its marker has come back from transmit.
+        Pulse: a control pseudo-visit has passed; for STOP, its marker has come back from transmit and all faults
+        before it have been told.
 
     Latency: one burst a clock; waits for the key check and the stages behind.
     Errors : LOCAL_* rows, MR rows (as LOCAL_PROTECTION), payload read errors (LOCAL_MEMORY).
@@ -56,7 +57,8 @@ class RequesterLaunch(LiteXModule):
         self.faults = faults = stream.SyncFIFO([("qpi", len(sent.qpi)), ("psn", 24)], FAULTS)
         self.locals = locals_ = stream.SyncFIFO(local_description(), 4)
         own, wrong  = Signal(), Signal()
-        marker_done = Signal()
+        marker, marker_done, markers = Signal(), Signal(), Signal(3)
+        passed = Signal()
         same        = Signal()
         latest      = Signal(len(sent.qpi))
         self.comb += [
@@ -67,10 +69,15 @@ class RequesterLaunch(LiteXModule):
             faults.sink.qpi.eq(sent.qpi),
             faults.sink.psn.eq(sent.psn),
             sent.ready.eq(1),
-            marker_done.eq(sent.valid & own & sent.marker),
+            marker.eq(sent.valid & own & sent.marker),
+            # What failed before the marker has been told then.
+            marker_done.eq((markers != 0) & ~faults.source.valid & ~passed),
             locals_.source.connect(self.local),
         ]
-        self.sync += If(wrong, latest.eq(sent.qpi))
+        self.sync += [
+            If(wrong, latest.eq(sent.qpi)),
+            markers.eq(markers + marker - marker_done),
+        ]
 
         # Halted QPs.
         table  = state.halted
@@ -97,7 +104,7 @@ class RequesterLaunch(LiteXModule):
             # Entries of a QP in ERR are for the walker to flush.
             tell.eq(failed | Mux(burst.ctl, burst.op == CTL_ERR, burst.register & ~burst.send & (row == 0))),
             latest_generation.adr.eq(burst.qpi),
-            go.eq(Mux(burst.ctl, burst.op == CTL_RESET, burst.send & (row == 0) & ~halted.row.halted
+            go.eq(Mux(burst.ctl, burst.op == CTL_STOP, burst.send & (row == 0) & ~halted.row.halted
                 & (burst.generation == latest_generation.row.number))),
         ]
 
@@ -153,4 +160,5 @@ class RequesterLaunch(LiteXModule):
                 table.row.halted.eq(1),
             )
         ]
-        self.sync += self.ctl_done.eq((fire & burst.ctl & (burst.op != CTL_RESET)) | marker_done)
+        self.comb += passed.eq(fire & burst.ctl & (burst.op != CTL_STOP))
+        self.sync += self.ctl_done.eq(passed | marker_done)

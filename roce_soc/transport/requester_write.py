@@ -2,7 +2,7 @@
 """Requester, end of a visit: what stage S6 writes, as statements for RequesterVisit."""
 from migen import *
 
-from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START
+from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, CTL_STOP
 from roce_soc.transport.requester_rows import REWIND_PAUSE
 from roce_soc.verbs import ACCESS_LOCAL_WRITE
 
@@ -85,6 +85,12 @@ def write_ctl(s6, step, sq, row, moved):
                 row.msg_psn.eq(s6.msg_high),
                 row.epoch.eq(s6.epoch + 1),
                 moved.eq(1),
+            ],
+            CTL_STOP : [
+                row.generation.eq(s6.generation + 1),
+                row.started.eq(0),
+                row.paused.eq(0),
+                row.flushing.eq(0),
             ],
             CTL_RESET : [
                 row.raw_bits().eq(0),

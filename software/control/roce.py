@@ -5,7 +5,7 @@ Works over any transport that reads and writes registers by name and bytes by ad
 (control/bus.py), the simulation's socket, the compiled engine of the tests. No gateware import.
 """
 import itertools
-from collections import deque
+from collections import Counter, deque
 
 from roce_soc import abi, verbs
 
@@ -66,6 +66,11 @@ class MR:
         """The key grants nothing from here on."""
         self.roce.command(abi.CMD_INVALIDATE_MR, abi.pack_args(abi.MR_ARGS, index=self.index))
 
+    def destroy(self):
+        """Invalidates; the next region on this index has another key."""
+        self.invalidate()
+        self.roce.free("mr", self.index)
+
 
 class CQ:
     """Completion queue: `poll` returns dicts of abi.CQE's fields, `status` as a number."""
@@ -90,6 +95,11 @@ class CQ:
             for entry in out:
                 self.roce.completed(entry)
         return out
+
+    def destroy(self):
+        """Takes the CQ away; its QPs must be gone or in RESET."""
+        self.roce.command(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=self.index))
+        self.roce.free("cq", self.index)
 
     def arm(self, solicited=False):
         """Asks for one event at the next (solicited) completion."""
@@ -137,6 +147,14 @@ class QP:
         self.roce.command(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, **self.attributes))
         if state == abi.QP_RESET:
             self.roce.write_rq(self)
+
+    def destroy(self):
+        """Takes the QP and its receive queue away; the next QP on this index has another number."""
+        if self.attributes.get("state", abi.QP_RESET) != abi.QP_RESET:
+            self.modify(abi.QP_RESET)
+        self.roce.command(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=self.index))
+        self.roce.command(abi.CMD_WRITE_RQ, abi.pack_args(abi.RQ_ARGS, index=self.attributes["rq_index"]))
+        self.roce.forget(self)
 
     def query(self):
         """Attributes as the engine holds them."""
@@ -192,7 +210,8 @@ class RoCE:
     def __init__(self, bus, *, mailbox="roce_mailbox_host", ring_memory=(0, 1 << 18), qps=range(1, 16), mrs=range(1, 64), cqs=range(1, 16)):
         self.bus, self.mailbox = bus, mailbox
         self._next, self._end  = ring_memory
-        self._qps, self._mrs, self._cqs = deque(qps), deque(mrs), deque(cqs)
+        self._free  = {"qp": deque(qps), "mr": deque(mrs), "cq": deque(cqs)}
+        self._lives = Counter()         # (kind, index) -> objects that were there before.
         self._seq    = itertools.count(1)
         self._by_qpn = {}
         words        = self.command(abi.CMD_QUERY_DEVICE, [], answer=True)
@@ -232,24 +251,39 @@ class RoCE:
         self.bus.write_memory(addr, bytes(size))
         return addr
 
-    @staticmethod
-    def _take(pool, what):
-        if not pool:
-            raise MemoryError(f"no {what} left of this program's range")
-        return pool.popleft()
+    def _take(self, kind, index):
+        """A free index, or the one asked for."""
+        if index is None:
+            if not self._free[kind]:
+                raise MemoryError(f"no {kind} left of this program's range")
+            index = self._free[kind][0]
+        if index in self._free[kind]:
+            self._free[kind].remove(index)
+        return index
 
-    def reg_mr(self, va, length, *, addr=None, access=verbs.ACCESS_LOCAL_WRITE, pd=1, variant=1, target=0, index=None):
+    def free(self, kind, index):
+        """The index of a destroyed object may be used again; its next key or number is another one."""
+        self._lives[kind, index] += 1
+        self._free[kind].append(index)
+
+    def forget(self, qp):
+        """A destroyed QP: its index is free, completions of it that are still in a queue stand for nothing."""
+        self._by_qpn.pop(qp.qpn, None)
+        self.free("qp", qp.index)
+
+    def reg_mr(self, va, length, *, addr=None, access=verbs.ACCESS_LOCAL_WRITE, pd=1, variant=None, target=0, index=None):
         """Registers memory; `addr` (default: va) is where it lies in the target."""
         verbs.check_access(access)
-        index = self._take(self._mrs, "memory region") if index is None else index
-        mr    = MR(self, index, variant, va, length, va if addr is None else addr, access, pd)
+        index   = self._take("mr", index)
+        variant = self._lives["mr", index] % 255 + 1 if variant is None else variant
+        mr      = MR(self, index, variant, va, length, va if addr is None else addr, access, pd)
         self.command(abi.CMD_WRITE_MR, abi.pack_args(abi.MR_ARGS, index=index, variant=variant, access=access, target=target, pd=pd,
             va=va, length=length, addr=mr.addr))
         return mr
 
-    def create_cq(self, log2=6, *, page=0):
+    def create_cq(self, log2=6, *, page=0, index=None):
         """A completion queue of 2^log2 entries."""
-        index = self._take(self._cqs, "completion queue")
+        index = self._take("cq", index)
         cq    = CQ(self, index, log2, self.allocate(abi.CQE_BYTES << log2, "completion queue"), page)
         self.command(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=index, valid=1, log2=log2, page=page, addr=cq.addr))
         return cq
@@ -261,11 +295,14 @@ class RoCE:
 
     def create_qp(self, send_cq, recv_cq, *, sq_log2=6, rq_log2=6, page=0, index=None, qpn=None, **attributes):
         """A QP in RESET with its rings; `attributes` of abi.QP_ARGS are kept for modify."""
-        index = self._take(self._qps, "queue pair") if index is None else index
+        index = self._take("qp", index)
+        if qpn is None:
+            # The generation: QPNs 0 and 1 and the last ones are not made.
+            qpn = self.n_qps*(self._lives["qp", index] % ((1 << 24)//self.n_qps - 2) + 1) + index
         sq    = _Ring(sq_log2, self.allocate(abi.SEND_WQE_BYTES << sq_log2, "send queue"))
         rq    = _Ring(rq_log2, self.allocate(abi.RECV_WQE_BYTES << rq_log2, "receive queue"))
         qp    = QP(self, index, send_cq, recv_cq, sq, rq, page)
-        qp.attributes = {**dict(qpi=index, qpn=self.n_qps + index if qpn is None else qpn, qp_type=abi.QP_TYPE_RC, pd=1, page=page,
+        qp.attributes = {**dict(qpi=index, qpn=qpn, qp_type=abi.QP_TYPE_RC, pd=1, page=page,
             send_cq=send_cq.index, recv_cq=recv_cq.index, rq_index=index, sq_log2=sq_log2, sq_addr=sq.addr, pkey=0xffff, hop_limit=64,
             udp_sport=0xc000 | index, pmtu=3, timeout=14, retry_cnt=7, rnr_retry=7, min_rnr_timer=12, max_rd_atomic=4, max_dest_rd_atomic=4,
             access=verbs.ACCESS_LOCAL_WRITE | verbs.ACCESS_REMOTE_WRITE | verbs.ACCESS_REMOTE_READ), **attributes}
