@@ -187,3 +187,15 @@ def test_made_anew_at_every_clock(so, memory):
         new = [abi.unpack(abi.EQE, b.memory.read(ADDR + 0x1000 + 16*n, 16)) for n in range(3)]
         assert [e["queue"] for e in new if e["phase"]] == ([2] if any(old) else [1, 2]), f"clock {clock}: {new}"
         assert new[0]["phase"], "the first place is left out"
+
+
+def test_time_stands_still(so):
+    """Time goes on while an entry waits for its memory: the entry does not change (the harness sees it), and holds when the event was taken."""
+    b = Bench(so, latency=4, data_stall=.9, cmd_stall=.5)
+    for n in range(6):
+        b.post(queue=n)
+    for now in range(1, 600):
+        b.sim.poke("now", now)
+        b.sim.step()
+    times = [e["time"] for e in b.poll()]
+    assert len(times) == 6 and times == sorted(times) and 0 < times[0] < times[-1] < 600

@@ -88,8 +88,9 @@ class EventQueue(LiteXModule):
         eqe   = Signal(8*abi.EQE_BYTES)
         place = {e.name: 8*e.byte for e in abi.EQE}
         addr  = Signal(64)
+        time  = Signal(32)       # when the event was taken; an entry that is offered stands still.
         full, lost, cmd_done, data_done = Signal(), Signal(), Signal(), Signal()
-        fields = {"type": event.type, "queue": event.queue, "info": event.info, "time": self.time,
+        fields = {"type": event.type, "queue": event.queue, "info": event.info, "time": time,
             "phase": ~((producer >> ring.log2) & 1) & 1}
         self.comb += [
             full.eq(((producer - consumer) & 0xffff) > mask),
@@ -108,7 +109,7 @@ class EventQueue(LiteXModule):
         ]
         self.fsm = fsm = FSM(reset_state="IDLE")
         fsm.act("IDLE",
-            NextValue(cmd_done, 0), NextValue(data_done, 0),
+            NextValue(cmd_done, 0), NextValue(data_done, 0), NextValue(time, self.time),
             self.write.ready.eq(1),
             If(event.valid & ~self.write.valid,
                 If(ring.enable & ~full,
