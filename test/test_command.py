@@ -312,6 +312,7 @@ def test_late_answer(so):
     bench.sim.step(20)
     for answered in (False, True):
         assert bench.csr(0, "status") & 3 == 1, "done before its own answer"
+        bench.sim.step()
         bench.sim.poke("responder_done", 1)
         bench.sim.step()
         bench.sim.poke("responder_done", 0)
