@@ -309,10 +309,9 @@ def test_late_answer(so):
     bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=4, qpn=0x14, state=abi.QP_INIT, pmtu=3, sq_log2=4))
     assert bench.finish()[0] == abi.CODE_OK
     bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=4, qpn=0x14, state=abi.QP_RTR, pmtu=3, sq_log2=4))
-    bench.sim.step(20)
+    bench.sim.run(lambda: len(bench.ctl["responder"]), every=1)
     for answered in (False, True):
         assert bench.csr(0, "status") & 3 == 1, "done before its own answer"
-        bench.sim.step()
         bench.sim.poke("responder_done", 1)
         bench.sim.step()
         bench.sim.poke("responder_done", 0)
