@@ -222,7 +222,8 @@ class SendBench:
             self.memory.write(base + ((slot + 1) % (1 << SQ_LOG2))*64, inline.ljust(64, b"\0"))
         self.index[qpi] = (slot + (2 if inline is not None else 1)) & 0xffff
         self.posted[qpi].append(wqe)
-        self.unchecked.setdefault(qpi, []).append((wqe, self.buffer(qpi, offset, min(length, BUF_SIZE))))
+        sent = self.buffer(qpi, offset, min(length, BUF_SIZE)) if inline is None else inline
+        self.unchecked.setdefault(qpi, []).append((wqe, sent))
         if ring:
             self.ring(qpi)
         return wqe["wr_id"]

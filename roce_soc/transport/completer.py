@@ -24,7 +24,7 @@ class RoCECompleter(LiteXModule):
     """Decides, checks the key of READ data, places it, and tells the walker when it has landed.
 
     ::
-        response, scan, ctl ─► decide ─► key check ─► place ─► (done) ─► item ─► retire walker
+        response, scan, seek, ctl ─► decide ─► key check ─► place ─► (done) ─► item ─► retire walker
 
     Everything leaves in one order, so an item never overtakes the data it stands for; each response
     record leaves as exactly one place record (length 0: discard).
@@ -41,7 +41,7 @@ class RoCECompleter(LiteXModule):
     response : rx_packet_description(), in     scan : kick_description(), in     ctl : ctl_description(), in
     place : place_description(), out           done : place_done_description(), in
     item : item_description(), out             refusal : refusal_description(), out
-    now : in, ticks
+    seek : kick_description(), in              now : in, ticks
 
     Latency: response to place record 10 clocks (READ data: plus the key check); done to item 1 clock.
     Errors : those of CompleterRules; RESPONSE_MEMORY (local key, or memory refused the data).
@@ -50,6 +50,7 @@ class RoCECompleter(LiteXModule):
         # Stream Endpoints.
         self.response = stream.Endpoint(rx_packet_description())
         self.scan     = stream.Endpoint(kick_description())
+        self.seek     = stream.Endpoint(kick_description())
         self.ctl      = stream.Endpoint(ctl_description())
         self.place    = place = stream.Endpoint(place_description())
         self.done     = done  = stream.Endpoint(place_done_description())
@@ -67,6 +68,7 @@ class RoCECompleter(LiteXModule):
         self.comb += [
             self.response.connect(decide.response),
             self.scan.connect(decide.scan),
+            self.seek.connect(decide.seek),
             self.ctl.connect(decide.ctl),
             decide.now.eq(self.now),
             decide.check.connect(mr_port.request),

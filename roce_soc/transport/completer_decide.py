@@ -16,8 +16,8 @@ from roce_soc.errors import index_of
 from roce_soc.opcodes import (
     NAK_INVALID_REQUEST, NAK_PSN_SEQUENCE, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, OPCODES,
     RNR_TIMER_10US, SYNDROME_ACK, SYNDROME_RNR)
-from roce_soc.transport.completer_rules import CTL, RESPONSE, SCAN, CompleterRules
-from roce_soc.transport.requester_rows import TIME_WIDTH, completer_layout, kick_description
+from roce_soc.transport.completer_rules import CTL, RESPONSE, SCAN, SEEK, CompleterRules
+from roce_soc.transport.requester_rows import ITEM_BITS, TIME_WIDTH, completer_layout, kick_description
 from roce_soc.transport.requester_visit import pmtu_case
 from roce_soc.verbs import ACCESS_LOCAL_WRITE
 
@@ -30,7 +30,7 @@ def work_layout():
     """A visit on its way to the placer: the payload's place record, then what the walker is told."""
     names = ("qpi", "has_slot", "slot", "offset", "length", "psn")
     packet = [f for f in rx_packet_description().payload_layout if f[0] in names]
-    return packet + [("record", 1), ("check", 1), ("tell", 1), ("una", 24), ("action", 3), ("row", 6)]
+    return packet + [("record", 1), ("check", 1), ("tell", 1), ("una", 24), ("action", ITEM_BITS), ("row", 6)]
 
 
 # CompleterDecide ----------------------------------------------------------------------------------
@@ -51,6 +51,8 @@ class CompleterDecide(LiteXModule):
     response : rx_packet_description(), in
     scan : kick_description(), in
         Timer visits.
+    seek : kick_description(), in
+        The requester asks for the oldest message left.
     ctl : ctl_description(), in
     now : in
         Time in ticks.
@@ -68,6 +70,7 @@ class CompleterDecide(LiteXModule):
         # Stream Endpoints.
         self.response = stream.Endpoint(rx_packet_description())
         self.scan     = stream.Endpoint(kick_description())
+        self.seek     = stream.Endpoint(kick_description())
         self.ctl      = stream.Endpoint(ctl_description())
         self.now      = Signal(TIME_WIDTH)
         self.work     = stream.Endpoint(work_layout())
@@ -100,7 +103,7 @@ class CompleterDecide(LiteXModule):
         self.add_write(bits)
 
     def add_take(self):
-        """C0: control, then timer visits, then responses; not while the QP is in the pipeline."""
+        """C0: control, then timer visits, the requester's questions, then responses; not while the QP is in the pipeline."""
         c = self.stages
         room = Signal()
         self.comb += [
@@ -108,7 +111,7 @@ class CompleterDecide(LiteXModule):
             c[0].raw_bits().eq(0),
         ]
         free = []
-        for source in (self.ctl, self.scan, self.response):
+        for source in (self.ctl, self.scan, self.seek, self.response):
             idle = Signal()
             self.comb += idle.eq(source.valid & room
                 & ~Reduce("OR", [s.valid & (s.qpi == source.qpi) for s in c[1:]]))
@@ -128,6 +131,11 @@ class CompleterDecide(LiteXModule):
                 c[0].kind.eq(SCAN),
                 c[0].qpi.eq(self.scan.qpi),
             ).Elif(free[2],
+                self.seek.ready.eq(1),
+                c[0].valid.eq(1),
+                c[0].kind.eq(SEEK),
+                c[0].qpi.eq(self.seek.qpi),
+            ).Elif(free[3],
                 self.response.ready.eq(1),
                 c[0].valid.eq(1),
                 c[0].kind.eq(RESPONSE),

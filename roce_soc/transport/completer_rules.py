@@ -11,9 +11,10 @@ from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START
 from roce_soc.errors import index_of
 from roce_soc.opcodes import RNR_RETRY_INFINITE
 from roce_soc.transport.requester_rows import (
-    ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_START, completer_layout)
+    ITEM_BITS, ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_SEEK, ITEM_START,
+    completer_layout)
 
-RESPONSE, SCAN, CTL = range(3)
+RESPONSE, SCAN, CTL, SEEK = range(4)
 
 
 # CompleterRules -----------------------------------------------------------------------------------
@@ -26,6 +27,7 @@ class CompleterRules(LiteXModule):
     NAK      of p: all before p is done. Sequence error: retry from p. Others: the message with p fails.
     RNR NAK  of p: all before p is done; wait, then send from p. Sequence NAKs during the wait do not count.
     Timer    over: retry from una. A retry without progress takes one of retry_cnt; progress reloads them.
+    Seek     of the requester: passed on, so that it is answered behind all that was acknowledged before.
     A gap is retried once: what arrives behind it until something moves says the same again.
 
     Parameters
@@ -45,7 +47,7 @@ class CompleterRules(LiteXModule):
     RNR_EXCEEDED, NAK_*, BAD_RESPONSE, READ_LENGTH: the oldest message fails, the QP is dead until RESET.
     """
     def __init__(self, c, visit, now):
-        self.verdict = v = Record([("write", 1), ("place", 1), ("tell", 1), ("action", 3), ("error", 6)]
+        self.verdict = v = Record([("write", 1), ("place", 1), ("tell", 1), ("action", ITEM_BITS), ("error", 6)]
             + [(f"row_{n}", w) for n, w in completer_layout()])
 
         # # #
@@ -53,6 +55,7 @@ class CompleterRules(LiteXModule):
         # What the response asks for, and up to where all is done then.
         self.advance, self.retry, self.fail = Signal(), Signal(), Signal()
         self.rnr, self.timer, self.resume   = Signal(), Signal(), Signal()
+        self.seek   = Signal()
         self.place  = Signal()
         self.reason = Signal(6)
         self.una    = Signal(24)
@@ -67,6 +70,7 @@ class CompleterRules(LiteXModule):
                     self.resume.eq(c.waiting & c.rnr_over),
                     self.timer.eq(~c.waiting & c.expired),
                 ),
+                SEEK     : self.seek.eq(live),
             }),
             self.moved.eq(self.una != c.una),
         ]
@@ -209,6 +213,8 @@ class CompleterRules(LiteXModule):
                 v.row_waiting.eq(0),
                 v.row_restart.eq(1),
                 v.row_last_progress.eq(now),
+            ).Elif(self.seek,
+                v.action.eq(ITEM_SEEK),
             ),
             v.tell.eq(self.moved | (v.action != ITEM_NONE)),
             v.write.eq(v.tell | self.place),

@@ -17,9 +17,9 @@ FAULTS = 64     # payload read errors that wait for their turn; those in a row o
 class RequesterLaunch(LiteXModule):
     """Enters a message in the outstanding ring and a READ in the READ ring before its packets can leave.
 
-    A local failure (work request, key, payload not readable) halts the QP: later bursts are entered
-    but not sent; the walker fails the message when those before it are done. Bursts from before a
-    rewind are entered but not sent either: the rewind sends them again.
+    A local failure (work request, key, payload not readable) halts the QP there: bursts of the message and of
+    later ones are entered but not sent, older ones still are; the walker fails the message when those are done.
+    Bursts from before a rewind are entered but not sent either: the rewind sends them again.
 
     Parameters
     ----------
@@ -60,11 +60,13 @@ class RequesterLaunch(LiteXModule):
         marker, marker_done, markers = Signal(), Signal(), Signal(3)
         passed = Signal()
         same        = Signal()
-        latest      = Signal(len(sent.qpi))
+        latest      = Record([("qpi", len(sent.qpi)), ("psn", 24)])
+        older       = Signal(24)
         self.comb += [
             own.eq(sent.owner == OWNER_REQUESTER),
             wrong.eq(sent.valid & own & ~sent.marker & (sent.err != 0)),
-            same.eq(faults.source.valid & (latest == sent.qpi)),
+            older.eq(sent.psn - latest.psn),
+            same.eq(faults.source.valid & (latest.qpi == sent.qpi) & ~older[-1]),
             faults.sink.valid.eq(wrong & ~same),
             faults.sink.qpi.eq(sent.qpi),
             faults.sink.psn.eq(sent.psn),
@@ -75,7 +77,7 @@ class RequesterLaunch(LiteXModule):
             locals_.source.connect(self.local),
         ]
         self.sync += [
-            If(wrong, latest.eq(sent.qpi)),
+            If(faults.sink.valid, latest.qpi.eq(sent.qpi), latest.psn.eq(sent.psn)),
             markers.eq(markers + marker - marker_done),
         ]
 
@@ -84,7 +86,14 @@ class RequesterLaunch(LiteXModule):
         halted = state.halted.get_async_port()
         latest_generation = state.generation.get_async_port()
         qpi    = Signal(state.bits)
+        psn, before, reach = Signal(24), Signal(24), Signal(24)
+        fails, sends = Signal(), Signal()       # not halted, or further on.
         self.comb += [
+            psn.eq(Mux(faults.source.valid, faults.source.psn, burst.psn)),
+            before.eq(psn - halted.row.psn),
+            reach.eq(burst.last_psn - halted.row.psn),
+            fails.eq(~halted.row.halted | before[-1]),
+            sends.eq(~halted.row.halted | reach[-1]),
             qpi.eq(Mux(faults.source.valid, faults.source.qpi, burst.qpi)),
             halted.adr.eq(qpi),
             table.adr.eq(qpi),
@@ -100,11 +109,11 @@ class RequesterLaunch(LiteXModule):
             ).Elif(burst.check & (result.row != 0),
                 row.eq(index_of("LOCAL_PROTECTION")),
             ),
-            failed.eq(~burst.ctl & (row != 0) & ~halted.row.halted),
+            failed.eq(~burst.ctl & (row != 0) & fails),
             # Entries of a QP in ERR are for the walker to flush.
             tell.eq(failed | Mux(burst.ctl, burst.op == CTL_ERR, burst.register & ~burst.send & (row == 0))),
             latest_generation.adr.eq(burst.qpi),
-            go.eq(Mux(burst.ctl, burst.op == CTL_STOP, burst.send & (row == 0) & ~halted.row.halted
+            go.eq(Mux(burst.ctl, burst.op == CTL_STOP, burst.send & (row == 0) & sends
                 & (burst.generation == latest_generation.row.number))),
         ]
 
@@ -144,19 +153,19 @@ class RequesterLaunch(LiteXModule):
         # Failures.
         self.comb += [
             locals_.sink.qpi.eq(qpi),
-            locals_.sink.psn.eq(burst.psn),
+            locals_.sink.psn.eq(psn),
             locals_.sink.row.eq(row),
             locals_.sink.op.eq(Mux(failed, LOCAL_FAULT, LOCAL_KICK)),
             locals_.sink.valid.eq(fire & tell),
             table.we.eq(fire & (failed | (burst.ctl & (burst.op == CTL_RESET)))),
             table.row.halted.eq(failed),
+            table.row.psn.eq(psn),
             If(faults.source.valid,
-                locals_.sink.psn.eq(faults.source.psn),
                 locals_.sink.row.eq(index_of("LOCAL_MEMORY")),
                 locals_.sink.op.eq(LOCAL_FAULT),
-                locals_.sink.valid.eq(~halted.row.halted),
-                faults.source.ready.eq(locals_.sink.ready | halted.row.halted),
-                table.we.eq(faults.source.ready),
+                locals_.sink.valid.eq(fails),
+                faults.source.ready.eq(locals_.sink.ready | ~fails),
+                table.we.eq(locals_.sink.ready & fails),
                 table.row.halted.eq(1),
             )
         ]

@@ -22,12 +22,13 @@ def requester_layout():
     `msg_psn` is the first of the current message, below `msg_high` belong to registered messages;
     `started`: these are set (CTL_START); `slot_high` follows the last registered message;
     `generation` counts rewinds and pauses: bursts of an older one are not sent any more;
-    `fence_index` is the message behind the newest READ, moved up to the oldest message once that is retired."""
+    `fence_index` is the message behind the newest READ, moved up to the oldest message once that is retired;
+    `seeking`: acknowledges have passed the cursor, the walker was asked where to go on."""
     return [
         ("next_psn", 24), ("sent_high", 24), ("msg_psn", 24), ("msg_high", 24),
         ("slot", 16), ("slot_high", 16), ("epoch", EPOCH_WIDTH), ("life", EPOCH_WIDTH),
         ("out_index", RING_BITS + 1), ("read_index", READ_BITS + 1), ("fence_index", RING_BITS + 1),
-        ("generation", 4), ("started", 1), ("paused", 1), ("flushing", 1), ("busy_since", TIME_WIDTH)]
+        ("generation", 4), ("started", 1), ("paused", 1), ("seeking", 1), ("flushing", 1), ("busy_since", TIME_WIDTH)]
 
 
 def cursor_layout():
@@ -69,11 +70,12 @@ def read_layout():
 # Records ------------------------------------------------------------------------------------------
 
 # Pseudo-visits of the requester that are not control (common.CTL_*).
-REWIND_PAUSE, REWIND_GO = range(2)
+REWIND_PAUSE, REWIND_GO, REWIND_SEEK, REWIND_NONE = range(4)
 
 def rewind_description():
-    """From the walker: pause, or go back to `psn` inside the message that starts at `msg_psn`."""
-    return EndpointDescription([("qpi", QPI_WIDTH), ("op", 1), ("slot", 16), ("msg_psn", 24), ("psn", 24)])
+    """From the walker: pause, or go back to `psn` inside the message that starts at `msg_psn`. SEEK and NONE answer
+    a requester that was passed by acknowledges: go on there, or nothing is outstanding."""
+    return EndpointDescription([("qpi", QPI_WIDTH), ("op", 2), ("slot", 16), ("msg_psn", 24), ("psn", 24)])
 
 
 def kick_description():
@@ -89,12 +91,13 @@ def local_description():
     return EndpointDescription([("qpi", QPI_WIDTH), ("op", 1), ("psn", 24), ("row", 6)])
 
 
-# What the completer tells the walker; the last three are control and answered by ctl_done.
-ITEM_NONE, ITEM_PAUSE, ITEM_REWIND, ITEM_ERROR, ITEM_START, ITEM_FLUSH, ITEM_RESET, ITEM_CTL = range(8)
+# What the completer tells the walker; the last four are control and answered by ctl_done.
+ITEM_NONE, ITEM_PAUSE, ITEM_REWIND, ITEM_SEEK, ITEM_ERROR, ITEM_START, ITEM_FLUSH, ITEM_RESET, ITEM_CTL = range(9)
+ITEM_BITS = 4
 
 def item_description():
     """Messages below `una` are done; then `action`; `row` of errors.py with ITEM_ERROR."""
-    return EndpointDescription([("qpi", QPI_WIDTH), ("una", 24), ("action", 3), ("row", 6)])
+    return EndpointDescription([("qpi", QPI_WIDTH), ("una", 24), ("action", ITEM_BITS), ("row", 6)])
 
 
 def burst_layout():
@@ -204,7 +207,7 @@ class SendState(LiteXModule):
         self.pushed      = RowTable(pushed_layout(),    n_qps)
         self.outstanding = RowTable(outstanding_layout(), n_qps*OUTSTANDING, init=False)
         self.reads       = RowTable(read_layout(), n_qps*MAX_READS, init=False)
-        self.halted      = RowTable([("halted", 1)],    n_qps)
+        self.halted      = RowTable([("halted", 1), ("psn", 24)], n_qps)
         self.completer   = RowTable(completer_layout(), n_qps)
         self.read_head   = RowTable([("index", READ_BITS)], n_qps)
         self.walker      = RowTable(walker_layout(),    n_qps)
@@ -252,22 +255,25 @@ class KickQueue(LiteXModule):
         self.pushed = pushed = RowTable([("odd", 1)], n_qps)
         self.popped = popped = RowTable([("odd", 1)], n_qps)
         self.fifo   = fifo   = stream.SyncFIFO([("qpi", bits)], n_qps)
-        self.arbiter = arbiter = RoundRobin(n_kicks, SP_CE)
         push_p, push_q = pushed.get_async_port(), popped.get_async_port()
         pop_q          = popped.get_async_port()
 
         qpi    = Signal(bits)
         valid  = Signal()
         queued = Signal()
+        if n_kicks:
+            self.arbiter = arbiter = RoundRobin(n_kicks, SP_CE)
+            self.comb += [
+                arbiter.request.eq(Cat(*[k.valid for k in self.kicks])),
+                arbiter.ce.eq(~self.urgent.valid & self.ready),
+                Case(arbiter.grant, {i: [
+                    qpi.eq(k.qpi),
+                    valid.eq(k.valid & self.ready),
+                    k.ready.eq(~self.urgent.valid & self.ready),
+                ] for i, k in enumerate(self.kicks)}),
+            ]
         self.comb += [
             self.ready.eq(pushed.ready & popped.ready),
-            arbiter.request.eq(Cat(*[k.valid for k in self.kicks])),
-            arbiter.ce.eq(~self.urgent.valid & self.ready),
-            Case(arbiter.grant, {i: [
-                qpi.eq(k.qpi),
-                valid.eq(k.valid & self.ready),
-                k.ready.eq(~self.urgent.valid & self.ready),
-            ] for i, k in enumerate(self.kicks)}),
             If(self.urgent.valid, qpi.eq(self.urgent.qpi), valid.eq(1)),
             push_p.adr.eq(qpi),
             push_q.adr.eq(qpi),

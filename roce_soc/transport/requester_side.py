@@ -48,6 +48,7 @@ class RoCESendSide(LiteXModule):
             completer.now.eq(scanner.now),
             completer.item.connect(walker.item),
             requester.local.connect(walker.local),
+            requester.seek.connect(completer.seek),
             walker.rewind.connect(requester.rewind),
             walker.kick.connect(sq.kicks[0]),
             sq.retired_we.eq(walker.retired_we), sq.retired_qpi.eq(walker.retired_qpi), sq.retired.eq(walker.retired),

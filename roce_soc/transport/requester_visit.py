@@ -14,7 +14,7 @@ from roce_soc.common import MAX_MESSAGE, ctl_description, mr_request_description
 from roce_soc.errors import index_of
 from roce_soc.opcodes import PMTU_BYTES
 from roce_soc.transport.requester_rows import (
-    RING_BITS, TIME_WIDTH, burst_layout, requester_layout, rewind_description)
+    RING_BITS, TIME_WIDTH, KickQueue, burst_layout, kick_description, requester_layout, rewind_description)
 from roce_soc.transport.requester_write import write_burst, write_ctl, write_rewind, write_visit
 from roce_soc.verbs import (
     SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, WC_OF_WR, WR_RDMA_READ,
@@ -25,7 +25,7 @@ READ_SHIFT   = 29           # a READ of more than 2^29 bytes goes out as several
 WINDOW_SHIFT = 21           # no burst starts with 2^21 PSNs outstanding, so they stay below 2^23.
 INLINE_BYTES = 64
 BURSTS       = 16           # bursts between visit and launch.
-STAGES       = 6            # clocks from taking a QP to its row's write.
+STAGES       = 5            # clocks from taking a QP to its row's write.
 OPCODES      = (WR_SEND, WR_SEND_WITH_IMM, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM, WR_RDMA_READ)
 
 VISIT, REWIND, CTL = range(3)
@@ -42,11 +42,13 @@ class RequesterVisit(LiteXModule):
     """Pipeline of visits. It never stalls: a visit starts only when its burst will find room.
 
     ::
-        S0 take a QP    S2 rows and work request here    S3 position in the message
-        S4 what is left, addresses    S5 gates, decision    S6 row written, burst and key check leave, next kick
+        S0 take a QP    S2 rows and work request here    S3 what is left of the message
+        S4 gates, decision    S5 row written, burst and key check leave, next kick
 
     A QP is in the pipeline once: its next visit reads what this one wrote. Rewinds and control take
-    the same way. A visit whose position was acknowledged meanwhile skips ahead instead of sending.
+    the same way. Behind a rewind acknowledges may pass the cursor. Its message may then be retired and its
+    slot the producer's again, so the work request is not looked at: when all that was registered is done the
+    cursor goes behind it, else `seek` asks for the oldest message left.
 
     Parameters
     ----------
@@ -61,8 +63,10 @@ class RequesterVisit(LiteXModule):
     burst : burst_layout(), out
     check : mr_request_description(), out
         One for each burst with `check`, in order.
+    seek : kick_description(), out
+        A QP whose cursor was passed; answered by a rewind.
 
-    Latency: 7 clocks from one visit of a QP to its next; different QPs one a clock.
+    Latency: 6 clocks from one visit of a QP to its next; different QPs one a clock.
     Errors : LOCAL_OPERATION, LOCAL_LENGTH, LOCAL_MEMORY (work request not readable) travel in the burst's `row`.
     """
     def __init__(self, context, state, sq):
@@ -73,6 +77,7 @@ class RequesterVisit(LiteXModule):
         self.now    = Signal(TIME_WIDTH)
         self.burst  = stream.Endpoint(burst_layout())
         self.check  = stream.Endpoint(mr_request_description())
+        self.seek   = stream.Endpoint(kick_description())
 
         # # #
 
@@ -84,14 +89,16 @@ class RequesterVisit(LiteXModule):
         self.halted_port  = state.halted.get_async_port()
         self.bursts = stream.SyncFIFO(burst_layout(), BURSTS, buffered=True)
         self.checks = stream.SyncFIFO(mr_request_description(), BURSTS)
+        self.seeks  = KickQueue(state.n_qps, 0)
         self.comb += [
+            self.seeks.source.connect(self.seek),
             self.bursts.source.connect(self.burst),
             self.checks.source.connect(self.check),
         ]
         self.stages = [Record([("valid", 1), ("qpi", bits), ("kind", 2), ("op", 3),
             ("psn", 24), ("msg_psn", 24), ("slot", 16)]) for _ in range(STAGES + 1)]
         self.add_take(bits)
-        self.add_position()
+        self.add_rows()
         self.add_left()
         self.add_decision()
         self.add_write()
@@ -129,7 +136,7 @@ class RequesterVisit(LiteXModule):
             s[0].msg_psn.eq(self.rewind.msg_psn),
             s[0].slot.eq(self.rewind.slot),
             busy.eq(Reduce("OR", [t.valid & (t.qpi == wanted.qpi) for t in s[1:]])),
-            s[0].valid.eq(wanted.valid & ~busy & self.state.ready & sq.ready),
+            s[0].valid.eq(wanted.valid & ~busy & self.state.ready & sq.ready & self.seeks.ready),
             s[0].qpi.eq(wanted.qpi),
             self.rewind.ready.eq(s[0].valid & (s[0].kind == REWIND)),
             self.ctl.ready.eq(s[0].valid & (s[0].kind == CTL)),
@@ -141,16 +148,15 @@ class RequesterVisit(LiteXModule):
         ]
         self.sync += [after.raw_bits().eq(now.raw_bits()) for now, after in zip(s, s[1:])]
 
-    def add_position(self):
+    def add_rows(self):
         """S2: the rows are here: ring and window gates, what the work request is, where it stands."""
         conn, row, una, tail = (
             self.context_port.row, self.row_port.row, self.una_port.row, self.tail_port.row)
         wqe = self.sq.wqe
         layout = requester_layout() + [
-            ("hit", 1), ("unreadable", 1), ("una", 24), ("una_ahead", 1), ("since_next", 24), ("since_una", 24),
-            ("registered", 1), ("out_full", 1), ("reads_full", 1), ("reads_open", 1), ("tail", RING_BITS + 1),
-            ("wide", 1), ("idle", 1),
-            ("rts", 1), ("sqd", 1), ("pd", 16), ("pmtu", 3), ("whole", 24), ("part", 1),
+            ("hit", 1), ("unreadable", 1), ("passed", 1), ("all_done", 1), ("progress", 24), ("registered", 1),
+            ("out_full", 1), ("reads_full", 1), ("reads_open", 1), ("tail", RING_BITS + 1),
+            ("wide", 1), ("idle", 1), ("rts", 1), ("sqd", 1), ("pd", 16), ("pmtu", 3), ("whole", 24), ("part", 1),
             ("is_read", 1), ("is_write", 1), ("has_imm", 1), ("wc_opcode", 8), ("unknown", 1), ("too_long", 1),
             ("inline", 1), ("fence", 1), ("se", 1), ("signalled", 1), ("inline_slot", 15),
             ("sq_target", 2), ("sq_addr", 64)]
@@ -160,7 +166,7 @@ class RequesterVisit(LiteXModule):
         self.comb += [getattr(a, n).eq(getattr(row, n)) for n, _ in requester_layout()]
         self.comb += [getattr(a, n).eq(getattr(wqe, n)) for n in
             ("length", "wr_id", "local_va", "lkey", "imm", "remote_va", "rkey")]
-        ahead, behind = Signal(24), Signal(24)
+        behind        = Signal(24)
         out, reads    = Signal(len(row.out_index)), Signal(len(row.read_index))
         fenced        = Signal(len(out))
         known         = Signal()
@@ -169,15 +175,13 @@ class RequesterVisit(LiteXModule):
             a.hit.eq(self.sq.hit),
             a.unreadable.eq(self.sq.err),
             # Position.
-            a.una.eq(una.una),
-            ahead.eq(una.una - row.next_psn),
             behind.eq(row.next_psn - una.una),
-            a.una_ahead.eq(~ahead[-1]),
-            a.since_next.eq(row.next_psn - row.msg_psn),
-            a.since_una.eq(una.una - row.msg_psn),
+            a.passed.eq(behind[-1]),
+            a.all_done.eq(una.una == row.msg_high),
+            a.progress.eq(row.next_psn - row.msg_psn),
             not_sent.eq(row.msg_psn - row.msg_high),
             a.registered.eq(not_sent[-1]),
-            pmtu_case(conn.pmtu, lambda k: [a.whole.eq(wqe.length[k:]), a.part.eq(wqe.length[:k] != 0)]),
+            pmtu_case(conn.pmtu, lambda k: [a.whole.eq(wqe.length[k:]), a.part.eq((wqe.length == 0) | (wqe.length[:k] != 0))]),
             # Limits.
             out.eq(row.out_index - tail.tail),
             a.out_full.eq(out[-1]),
@@ -211,115 +215,116 @@ class RequesterVisit(LiteXModule):
         ]
 
     def add_left(self):
-        """S3: packets of the message and those behind us; S4: what is left, and where it lies."""
-        s3 = self.s3
-        position = [("progress", 24), ("eff_psn", 24), ("packets", 24), ("offset", 32)]
-        a, s4 = self.shift(3, position + s3.layout)
-        self.comb += [getattr(a, n).eq(getattr(s3, n)) for n, _ in s3.layout]
-        self.comb += [
-            a.progress.eq(Mux(s3.una_ahead, s3.since_una, s3.since_next)),
-            a.eff_psn.eq(Mux(s3.una_ahead, s3.una, s3.next_psn)),
-            a.packets.eq(Mux(s3.length == 0, 1, s3.whole + s3.part)),
-            pmtu_case(s3.pmtu, lambda k: a.offset.eq(a.progress << k)),
-        ]
+        """S3: what is left of the message, and where it lies."""
+        s3   = self.s3
         left = [
-            ("left", 24), ("remaining", 32), ("chunk", READ_SHIFT + 1), ("chunk_last", 1), ("retry", 1),
-            ("end_psn", 24), ("local", 64), ("remote", 64), ("inline_addr", 64), ("next_slot", 16)]
-        a, self.s5 = self.shift(4, left + s4.layout)
-        self.comb += [getattr(a, n).eq(getattr(s4, n)) for n, _ in s4.layout]
-        fresh = Signal(24)
-        final = Signal(32)
+            ("left", 24), ("offset", 32), ("remaining", 32), ("chunk", READ_SHIFT + 1), ("chunk_last", 1), ("retry", 1),
+            ("end_psn", 24), ("inline_addr", 64), ("next_slot", 16), ("halted", 1), ("halted_psn", 24)]
+        a, self.s4 = self.shift(3, left + s3.layout)
+        self.comb += [getattr(a, n).eq(getattr(s3, n)) for n, _ in s3.layout]
+        fresh, packets = Signal(24), Signal(24)
+        final  = Signal(32)
+        halted = self.halted_port.row
         self.comb += [
-            a.left.eq(s4.packets - s4.progress),
-            a.remaining.eq(s4.length - s4.offset),
+            packets.eq(s3.whole + s3.part),
+            pmtu_case(s3.pmtu, lambda k: a.offset.eq(s3.progress << k)),
+            a.left.eq(packets - s3.progress),
+            a.remaining.eq(s3.length - a.offset),
             # READ requests end at multiples of 2^29 bytes of their message, also when they are repeated.
-            a.chunk.eq((1 << READ_SHIFT) - s4.offset[:READ_SHIFT]),
-            final.eq(s4.length - 1),
-            a.chunk_last.eq((s4.length == 0) | (final[READ_SHIFT:] == s4.offset[READ_SHIFT:])),
-            fresh.eq(s4.eff_psn - s4.sent_high),
+            a.chunk.eq((1 << READ_SHIFT) - a.offset[:READ_SHIFT]),
+            final.eq(s3.length - 1),
+            a.chunk_last.eq((s3.length == 0) | (final[READ_SHIFT:] == a.offset[READ_SHIFT:])),
+            fresh.eq(s3.next_psn - s3.sent_high),
             a.retry.eq(fresh[-1]),
-            a.end_psn.eq(s4.msg_psn + s4.packets),
-            a.local.eq(s4.local_va + s4.offset),
-            a.remote.eq(s4.remote_va + s4.offset),
-            a.inline_addr.eq(s4.sq_addr + (s4.inline_slot << 6)),
-            a.next_slot.eq(s4.slot + Mux(s4.inline, 2, 1)),
+            a.end_psn.eq(s3.msg_psn + packets),
+            a.inline_addr.eq(s3.sq_addr + (s3.inline_slot << 6)),
+            a.next_slot.eq(s3.slot + Mux(s3.inline, 2, 1)),
+            self.halted_port.adr.eq(self.stages[3].qpi),
+            a.halted.eq(halted.halted),
+            a.halted_psn.eq(halted.psn),
         ]
 
     def add_decision(self):
-        """S5: at most one of flush, refuse, skip, go."""
-        s5 = self.s5
+        """S4: at most one of flush, jump, seek, refuse, go."""
+        s4, step = self.s4, self.stages[4]
         layout = [
-            ("flush", 1), ("refuse", 1), ("skip", 1), ("go", 1), ("row", 6),
-            ("count", 24), ("bytes", READ_SHIFT + 1), ("last", 1), ("next", 24)]
-        a, self.s6 = self.shift(5, layout + s5.layout)
-        self.comb += [getattr(a, n).eq(getattr(s5, n)) for n, _ in s5.layout]
+            ("flush", 1), ("jump", 1), ("seek", 1), ("refuse", 1), ("go", 1), ("row", 6),
+            ("count", 24), ("bytes", READ_SHIFT + 1), ("last", 1), ("next", 24), ("local", 64), ("remote", 64)]
+        a, self.s5 = self.shift(4, layout + s4.layout)
+        self.comb += [getattr(a, n).eq(getattr(s4, n)) for n, _ in s4.layout]
         fits, able, held, bad = Signal(), Signal(), Signal(), Signal()
-        done = Signal()
+        alive = Signal()
+        older = Signal(24)
         self.comb += [
-            self.halted_port.adr.eq(self.stages[5].qpi),
-            fits.eq(s5.remaining <= BURST_BYTES),
-            a.last.eq(Mux(s5.is_read, s5.chunk_last, fits)),
+            a.local.eq(s4.local_va + s4.offset),
+            a.remote.eq(s4.remote_va + s4.offset),
+            fits.eq(s4.remaining <= BURST_BYTES),
+            a.last.eq(Mux(s4.is_read, s4.chunk_last, fits)),
             If(a.last,
-                a.bytes.eq(s5.remaining),
-                a.count.eq(s5.left),
-            ).Elif(s5.is_read,
-                a.bytes.eq(s5.chunk),
-                pmtu_case(s5.pmtu, lambda k: a.count.eq(s5.chunk[k:])),
+                a.bytes.eq(s4.remaining),
+                a.count.eq(s4.left),
+            ).Elif(s4.is_read,
+                a.bytes.eq(s4.chunk),
+                pmtu_case(s4.pmtu, lambda k: a.count.eq(s4.chunk[k:])),
             ).Else(
                 a.bytes.eq(BURST_BYTES),
-                pmtu_case(s5.pmtu, lambda k: a.count.eq(BURST_BYTES >> k)),
+                pmtu_case(s4.pmtu, lambda k: a.count.eq(BURST_BYTES >> k)),
             ),
-            a.next.eq(s5.eff_psn + a.count),
-            If(s5.unreadable,
+            a.next.eq(s4.next_psn + a.count),
+            If(s4.unreadable,
                 a.row.eq(index_of("LOCAL_MEMORY")),
-            ).Elif(s5.unknown,
+            ).Elif(s4.unknown,
                 a.row.eq(index_of("LOCAL_OPERATION")),
-            ).Elif(s5.too_long,
+            ).Elif(s4.too_long,
                 a.row.eq(index_of("LOCAL_LENGTH")),
             ),
             bad.eq(a.row != 0),
             # A pause is void when what was refused has been acknowledged all the same: nothing is left to go back to.
-            able.eq(self.stages[5].valid & (self.stages[5].kind == VISIT) & s5.hit & (~s5.paused | s5.idle)),
-            done.eq(s5.left[-1] | (s5.left == 0)),
-            held.eq(~(s5.rts | (s5.sqd & s5.registered)) | s5.wide | self.halted_port.row.halted
-                | (~s5.registered & s5.out_full)
-                | (s5.is_read & ~s5.retry & s5.reads_full)
-                | (s5.fence & ~s5.registered & s5.reads_open)),
+            able.eq(step.valid & (step.kind == VISIT) & (~s4.paused | s4.idle)),
+            # Behind a local failure messages older than the one that failed are still repeated.
+            older.eq(s4.halted_psn - s4.end_psn),
+            alive.eq((s4.rts | (s4.sqd & s4.registered)) & (s4.registered | (~s4.out_full & ~s4.halted))),
+            held.eq(~alive | s4.wide | (s4.halted & older[-1])
+                | (s4.is_read & ~s4.retry & s4.reads_full)
+                | (s4.fence & ~s4.registered & s4.reads_open)),
             If(able,
-                If(s5.flushing,
-                    a.flush.eq(~s5.out_full),
-                ).Elif(bad,
-                    # Registered once, then the QP stands.
-                    a.refuse.eq(s5.rts & ~s5.registered & ~s5.out_full & ~self.halted_port.row.halted),
-                ).Elif(done & s5.registered,
-                    a.skip.eq(1),
-                ).Else(
+                If(s4.flushing,
+                    a.flush.eq(s4.hit & ~s4.out_full),
+                ).Elif(s4.passed,
+                    a.jump.eq(s4.all_done),
+                    a.seek.eq(~s4.all_done & ~s4.seeking),
+                ).Elif(s4.hit & bad,
+                    # Also when a work request cannot be read a second time.
+                    a.refuse.eq(alive),
+                ).Elif(s4.hit,
                     a.go.eq(~held),
                 )
             ),
         ]
 
     def add_write(self):
-        """S6: row, cursor, burst, key check, kick."""
-        state, sq, s6, step = self.state, self.sq, self.s6, self.stages[6]
+        """S5: row, cursor, burst, key check, kick."""
+        state, sq, s5, step = self.state, self.sq, self.s5, self.stages[5]
         table, row = state.requester, state.requester.row
         high  = Signal(24)
         enter = Signal()                       # a message enters the outstanding ring.
         moved = Signal()                       # the cursor moved.
         self.comb += [
-            enter.eq((s6.go & ~s6.registered) | s6.flush | s6.refuse),
-            high.eq(s6.next - s6.sent_high),
+            enter.eq(((s5.go | s5.refuse) & ~s5.registered) | s5.flush),
+            high.eq(s5.next - s5.sent_high),
             table.we.eq(step.valid),
             table.adr.eq(step.qpi),
-            [getattr(row, n).eq(getattr(s6, n)) for n, _ in requester_layout()],
+            [getattr(row, n).eq(getattr(s5, n)) for n, _ in requester_layout()],
             state.generation.we.eq(step.valid & (step.kind != VISIT)),
             state.generation.adr.eq(step.qpi),
             state.generation.row.number.eq(row.generation),
             sq.again.qpi.eq(step.qpi),
+            self.seeks.urgent.valid.eq(step.valid & (step.kind == VISIT) & s5.seek),
+            self.seeks.urgent.qpi.eq(step.qpi),
             Case(step.kind, {
-                VISIT  : write_visit(s6, step, sq, row, enter, high, moved, self.now),
-                REWIND : write_rewind(s6, step, sq, row, moved),
-                CTL    : write_ctl(s6, step, sq, row, moved),
+                VISIT  : write_visit(s5, step, sq, row, enter, high, moved, self.now),
+                REWIND : write_rewind(s5, step, sq, row, moved),
+                CTL    : write_ctl(s5, step, sq, row, moved),
             }),
             sq.cursor_we.eq(step.valid & moved),
             sq.cursor_qpi.eq(step.qpi),
@@ -328,4 +333,4 @@ class RequesterVisit(LiteXModule):
             sq.cursor.life.eq(row.life),
             sq.clear_qpi.eq(step.qpi),
         ]
-        self.comb += write_burst(s6, step, self.bursts.sink, self.checks.sink, enter, step.kind == CTL)
+        self.comb += write_burst(s5, step, self.bursts.sink, self.checks.sink, enter, step.kind == CTL)

@@ -12,8 +12,8 @@ from roce_soc.abi import EVENT_QP_FATAL
 from roce_soc.common import TICK_CYCLES, cqe_description, event_description, refusal_description
 from roce_soc.errors import BY_INDEX, index_of
 from roce_soc.transport.requester_rows import (
-    ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_START, LOCAL_FAULT,
-    REWIND_GO, REWIND_PAUSE, TIME_WIDTH, item_description, kick_description, local_description, rewind_description,
+    ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_SEEK, ITEM_START,
+    LOCAL_FAULT, REWIND_GO, REWIND_NONE, REWIND_PAUSE, REWIND_SEEK, TIME_WIDTH, item_description, kick_description, local_description, rewind_description,
     walker_layout)
 from roce_soc.verbs import WC_SUCCESS
 
@@ -27,8 +27,9 @@ class RetireWalker(LiteXModule):
 
     An item says up to where all is acknowledged: these messages are retired, with a completion each
     where one is asked for. Then its action: pause or rewind the requester at the oldest message left,
-    or fail that message, report the QP and flush all later ones. A local fault waits in the row until
-    its message is the oldest.
+    tell the requester which one that is, or fail it, report the QP and flush all later ones. A local fault
+    waits in the row until its message is the oldest. When that message has been acknowledged all the same
+    no completion can tell: the QP fails and what is left is flushed.
 
     Parameters
     ----------
@@ -90,6 +91,7 @@ class RetireWalker(LiteXModule):
         tail_r, tail = Signal(len(table.row.tail)), Signal(len(table.row.tail))
         fault_r, stored = Record(fault.layout), Record(fault.layout)
         index = Signal(len(tail_port.row.index))
+        earlier = Signal(24)
         self.comb += [
             qpi.eq(head.qpi),
             If(take, qpi.eq(Mux(local.valid, local.qpi, item.qpi))),
@@ -107,11 +109,12 @@ class RetireWalker(LiteXModule):
                 stored.raw_bits().eq(fault_r.raw_bits()),
             ),
             fault.raw_bits().eq(stored.raw_bits()),
-            If(news.valid & ~stored.valid, fault.raw_bits().eq(news.raw_bits())),
+            earlier.eq(news.psn - stored.psn),
+            If(news.valid & (~stored.valid | earlier[-1]), fault.raw_bits().eq(news.raw_bits())),
         ]
 
         # The oldest message.
-        exists, below, exact, faulty = Signal(), Signal(), Signal(), Signal()
+        exists, below, exact, faulty, void = Signal(), Signal(), Signal(), Signal(), Signal()
         behind, upto, over = Signal(24), Signal(24), Signal(24)
         self.comb += [
             exists.eq(tail != pushed.row.out),
@@ -121,6 +124,7 @@ class RetireWalker(LiteXModule):
             upto.eq(fault.psn - entry.first_psn),
             over.eq(entry.last_psn - fault.psn),
             faulty.eq(exists & fault.valid & ~upto[-1] & ~over[-1]),
+            void.eq(fault.valid & (~exists | upto[-1])),
         ]
 
         # Completion of the oldest message.
@@ -269,9 +273,9 @@ class RetireWalker(LiteXModule):
                         NextState("WAIT"),
                     )
                 )
-            ).Elif(faulty | (head.action == ITEM_ERROR),
-                events.sink.info.eq(Mux(faulty, fault.row, head.row)),
-                If(exists,
+            ).Elif(faulty | void | (head.action == ITEM_ERROR),
+                events.sink.info.eq(Mux(faulty | void, fault.row, head.row)),
+                If(exists & ~void,
                     row.eq(events.sink.info),
                     cqe.valid.eq(events.sink.ready),
                     If(cqe.ready & events.sink.ready,
@@ -289,8 +293,12 @@ class RetireWalker(LiteXModule):
                         NextState("WAIT"),
                     )
                 )
-            ).Elif(exists & ((head.action == ITEM_PAUSE) | (head.action == ITEM_REWIND)),
-                rewind.op.eq(Mux(head.action == ITEM_PAUSE, REWIND_PAUSE, REWIND_GO)),
+            ).Elif((exists & ((head.action == ITEM_PAUSE) | (head.action == ITEM_REWIND))) | (head.action == ITEM_SEEK),
+                Case(head.action, {
+                    ITEM_PAUSE : rewind.op.eq(REWIND_PAUSE),
+                    ITEM_SEEK  : rewind.op.eq(Mux(exists, REWIND_SEEK, REWIND_NONE)),
+                    "default"  : rewind.op.eq(REWIND_GO),
+                }),
                 rewind.valid.eq(kicks.sink.ready),
                 If(rewind.ready & kicks.sink.ready,
                     kicks.sink.valid.eq(1),
