@@ -200,6 +200,7 @@ def test_insert(inserter, seed, rng, gap):
     frames  = [f[:end_of(f)[2]] for f in frames]
     got, out, times = insert(inserter, seed, frames, gap)
     assert got == frames
+    assert out[0].first - times[0][1] == icrc.ICRCInserter.LATENCY
     if not gap:
         beats = sum(-(-len(f) // 64) for f in frames)
         assert out[-1].last - out[0].first + 1 == beats

@@ -43,7 +43,7 @@ class FrameFIFO(LiteXModule):
         Beats neither stored nor reserved.
     source : {data, lane, loop}, out
 
-    Latency: last beat in to first beat out 3 clocks; one beat a clock.
+    Latency: first beat out in the clock of the last beat in, a clock later where that is the same beat; one beat a clock.
     """
     def __init__(self, depth, reserves=True, dw=DATA_WIDTH):
         if depth < 4 or depth & (depth - 1):
@@ -64,27 +64,34 @@ class FrameFIFO(LiteXModule):
         self.specials += storage, write, read
         produce, commit, consume = Signal(bits + 1), Signal(bits + 1), Signal(bits + 1)
         stored  = Signal(max=depth + 1)       # beats of the frame that is written.
-        ends    = Signal()
+        frames  = Signal(max=depth + 1)       # whole frames whose last beat has not left.
+        some    = Signal()                    # there are any.
+        ends, drops = Signal(), Signal()
         self.comb += [
             sink.ready.eq(1),
             reserve.ready.eq(1),
             ends.eq(sink.valid & sink.last),
+            drops.eq(ends & self.discard),
             write.we.eq(sink.valid),
             write.adr.eq(produce),
             write.dat_w.eq(Cat(sink.data, sink.lane, sink.loop, stored == 0, sink.last)),
         ]
 
-        # Read: the RAM's output holds until its beat is taken; the register behind it is the way out's.
-        loaded, fetch = Signal(), Signal()
-        taken, back   = Signal(7), Signal(max=depth + 1)
+        # Read: the RAM's output holds until its beat is taken. The first beat of a frame that is not whole yet may stand
+        # there; a beat that is read in the clock of its writing comes past the RAM.
+        loaded, fetch, past = Signal(), Signal(), Signal()
+        taken, left, back   = Signal(7), Signal(), Signal(max=depth + 1)
+        passed = Signal(len(write.dat_w))
         self.comb += [
-            fetch.eq((consume != commit) & (~loaded | source.ready)),
+            left.eq(source.valid & source.ready),
+            # Of a frame that is dropped nothing is fetched, nor of the one behind it in that clock.
+            fetch.eq(((consume != commit) | (((consume != produce) | sink.valid) & ~drops)) & (~loaded | left)),
             read.re.eq(fetch),
             read.adr.eq(consume),
-            source.valid.eq(loaded),
-            Cat(source.data, source.lane, source.loop, source.first, source.last).eq(read.dat_r),
+            source.valid.eq(loaded & (some | (ends & ~self.discard))),
+            Cat(source.data, source.lane, source.loop, source.first, source.last).eq(Mux(past, passed, read.dat_r)),
             taken.eq(Mux(reserve.valid, reserve.beats, 0) if reserves else sink.valid),
-            back.eq(Mux(ends & self.discard, stored + 1, 0)),
+            back.eq(Mux(drops, stored + 1, 0)),
         ]
         self.sync += [
             If(sink.valid,
@@ -95,10 +102,21 @@ class FrameFIFO(LiteXModule):
                     If(self.discard, produce.eq(commit)).Else(commit.eq(produce + 1)),
                 ),
             ),
-            If(fetch, consume.eq(consume + 1)),
-            loaded.eq(fetch | (loaded & ~source.ready)),
-            # A beat's place is free when it was read.
-            free.eq(free - taken + back + fetch),
+            frames.eq(frames + (ends & ~self.discard) - (left & source.last)),
+            some.eq((ends & ~self.discard) | (frames > 1) | ((frames == 1) & ~(left & source.last))),
+            If(fetch,
+                consume.eq(consume + 1),
+                past.eq(sink.valid & (consume == produce)),
+                passed.eq(write.dat_w),
+            ),
+            loaded.eq(fetch | (loaded & ~left)),
+            # Its first beat had been fetched.
+            If(drops & ~some,
+                loaded.eq(0),
+                consume.eq(commit),
+            ),
+            # A beat's place is free when it has left.
+            free.eq(free - taken + back + left),
         ]
 
 # ControlFIFO --------------------------------------------------------------------------------------
@@ -208,7 +226,7 @@ class RoCETransmit(LiteXModule):
     pause : Signal(3), in
         CONTROL, ROCE, SLOW: no new frame of the class begins.
 
-    Latency: last beat in to first beat out 4 clocks, control 1 clock; one beat a clock, no clock between frames.
+    Latency: last beat in to first beat out 1 clock (of a frame of one beat 2), control 1 clock; one beat a clock, no clock between frames.
     Errors : frames with err count in `dropped`.
     """
     def __init__(self, roce_beats=512, control_beats=32, slow_beats=128, dw=DATA_WIDTH):

@@ -131,13 +131,14 @@ class ICRCRegister(LiteXModule):
         Zero bits added after each frame's last beat; negative: taken away (a change of basis, at no cost).
 
     `data` (covered bytes, others zero) with `valid` and `first`; two clocks later `register` holds the
-    CRC up to and including that beat.
+    CRC up to and including that beat; `coming` is what it will be, one clock before.
     """
     def __init__(self, behind=0, dw=DATA_WIDTH):
         self.valid    = Signal()
         self.first    = Signal()
         self.data     = Signal(dw)
         self.register = Signal(CRC_BITS)
+        self.coming   = Signal(CRC_BITS)
 
         # # #
 
@@ -158,8 +159,11 @@ class ICRCRegister(LiteXModule):
 
         # Stage 2: the loop, one clock.
         carried = Signal(CRC_BITS)
-        self.comb += carried.eq(Cat(*multiply([self.register[i] for i in range(CRC_BITS)], step_columns(dw))))
-        self.sync += If(valid, self.register.eq(tree(xor, sums) ^ Mux(first, 0, carried)))
+        self.comb += [
+            carried.eq(Cat(*multiply([self.register[i] for i in range(CRC_BITS)], step_columns(dw)))),
+            self.coming.eq(tree(xor, sums) ^ Mux(first, 0, carried)),
+        ]
+        self.sync += If(valid, self.register.eq(self.coming))
 
 # ICRCChecker --------------------------------------------------------------------------------------
 
@@ -278,8 +282,8 @@ class ICRCChecker(LiteXModule):
 class ICRCInserter(LiteXModule):
     """Appends the ICRC to frames: four bytes behind the pad, in one more beat where they do not fit.
 
-    The CRC runs over beats filled with zeros; matrices for 4, 8, 16 and 32 bytes take back the zeros
-    that this frame had, one matrix for each bit of the end's place.
+    The CRC runs over beats filled with zeros; matrices take back the zeros that this frame had: 0 to 3 dwords of them
+    as the CRC is known, then fours. Each is a choice of four products side by side, not one behind the other.
 
     Parameters
     ----------
@@ -296,9 +300,9 @@ class ICRCInserter(LiteXModule):
         Frames with ICRC, lanes behind the end zero; `bytes` counts the last beat's valid bytes, 64
         before. No ready.
 
-    Latency: 4 clocks, one beat a clock.
+    Latency: 3 clocks, one beat a clock.
     """
-    LATENCY = 4
+    LATENCY = 3
 
     def __init__(self, params=(), dw=DATA_WIDTH):
         if dw != DATA_WIDTH:
@@ -338,7 +342,7 @@ class ICRCInserter(LiteXModule):
         ]
 
         layout = [("data", dw), ("valid", 1), ("first", 1), ("last", 1), ("extra", 1), ("add", 1), ("end", 6)] + params
-        stages = [Record(layout) for _ in range(3)]
+        stages = [Record(layout) for _ in range(2)]
         names  = [n for n, _ in params]
         self.sync += [
             stages[0].valid.eq(take | extra),
@@ -355,28 +359,21 @@ class ICRCInserter(LiteXModule):
             [later.eq(earlier) for earlier, later in zip(stages, stages[1:])],
         ]
 
-        # Clocks 3 and 4: take the zeros back. `zeros` counts dwords.
-        zeros, zeros2 = Signal(4), Signal(2)
-        half          = Signal(CRC_BITS)
-        self.comb += zeros.eq(~stages[1].end[2:6])
-        def back(value, dwords, condition):
-            """`value` before so many zero dwords, if the condition holds."""
-            stepped = Signal(CRC_BITS)
-            chosen  = Signal(CRC_BITS)
-            self.comb += [
-                stepped.eq(Cat(*multiply([value[i] for i in range(CRC_BITS)], step_columns(-32*dwords)))),
-                chosen.eq(Mux(condition, stepped, value)),
-            ]
-            return chosen
+        # Clocks 2 and 3: take the zeros back. `zeros` counts dwords.
+        half, fours = Signal(CRC_BITS), Signal(2)
+        icrc        = Signal(CRC_BITS)
+        zeros       = ~stages[0].end[2:6]
+        def before(value, unit):
+            """`value` before 0 to 3 times so many zero dwords."""
+            return [Cat(*multiply([value[i] for i in range(CRC_BITS)], step_columns(-32*unit*n))) for n in range(4)]
         self.sync += [
-            half.eq(back(back(crc.register, 1, zeros[0]), 2, zeros[1])),
-            zeros2.eq(zeros[2:]),
+            Case(zeros[:2], {n: half.eq(product) for n, product in enumerate(before(crc.coming, 1))}),
+            fours.eq(zeros[2:]),
         ]
-        icrc = Signal(CRC_BITS)
-        self.comb += icrc.eq(~back(back(half, 4, zeros2[0]), 8, zeros2[1]))
+        self.comb += Case(fours, {n: icrc.eq(~product) for n, product in enumerate(before(half, 4))})
 
-        # Clock 4: merge.
-        s      = stages[2]
+        # Clock 3: merge.
+        s      = stages[1]
         merged = []
         carry  = Signal(16)
         self.sync += If(s.add, carry.eq(icrc[16:]))
