@@ -90,12 +90,31 @@ def test_b1(so, seed, rng, length):
     assert clocks <= beats + frames
 
 
-def test_latency(so, seed, rng):
-    bench = TxBench(so, seed, rng)
-    _, frame = bench.packet(opcodes.RC_ACKNOWLEDGE, owner=OWNER_ACK)
-    got = bench.frames(1)[0]
-    print(f"TX: acknowledge record to first beat on the wire {got.first - bench.clients[0].times()[0][1]} clocks")
-    assert got.data == frame
+@pytest.mark.parametrize("gap", [0, .5, .8])
+def test_straight(so, seed, rng, gap):
+    """Frames without payload, which pass rotator and merge, among those that do not."""
+    bench = TxBench(so, seed, rng, gap=gap, latency=4)
+    none  = [o for o in OPCODES if opcodes.OPCODES[o].payload == "NONE"]
+    sent  = []
+    for _ in range(600):
+        with_payload = rng.random() < .4
+        o = rng.choice([o for o in OPCODES if o not in none] if with_payload else none)
+        sent.append(bench.packet(o, rng.randrange(1, 130) if with_payload else 0))
+    got = check(bench, sent)
+    assert all(f.last - f.first + 1 == f.beats for f in got), "a frame had a gap"
+
+
+@pytest.mark.parametrize("length,owner,clocks", [(0, OWNER_ACK, 8), (0, 0, 9), (1, 0, 11), (64, 0, 11), (1024, 0, 11)])
+def test_latency(so, seed, rng, length, owner, clocks):
+    """Record to first beat on the wire: encoder, ICRC, way out; with payload its memory, less the frame's beats."""
+    bench = TxBench(so, seed, rng, rows=dict(ipv6=0, vlan_en=0), latency=4)
+    for n in range(3):
+        opcode   = opcodes.RC_READ_RESPONSE_ONLY if length else opcodes.RC_ACKNOWLEDGE
+        _, frame = bench.packet(opcode, length, owner=owner, addr=n << 20)
+        got   = bench.frames(1)[0]
+        taken = got.first - bench.clients[0].times()[0][1] - (got.beats if length else 0)
+        print(f"TX: record to first beat on the wire {taken} clocks, {got.beats} beats")
+        assert got.data == padded(frame) and taken <= clocks
 
 
 def test_headers():

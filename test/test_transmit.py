@@ -20,9 +20,13 @@ class Store(LiteXModule):
     """A FrameFIFO alone; `drop` with a frame's beats discards it."""
     def __init__(self):
         self.fifo = fifo = FrameFIFO(64, False)
-        self.sink = stream.Endpoint(stream.EndpointDescription([("data", 512)], [("lane", 6), ("loop", 1), ("drop", 1)]))
-        self.comb += self.sink.ready.eq(1), fifo.discard.eq(self.sink.drop)
-        self.comb += [getattr(fifo.sink, n).eq(getattr(self.sink, n)) for n in ("valid", "first", "last", "data", "lane", "loop")]
+        self.sink = sink = stream.Endpoint(
+            stream.EndpointDescription([("data", 512)], [("lane", 6), ("loop", 1), ("drop", 1)]))
+        self.comb += [
+            sink.ready.eq(1),
+            fifo.discard.eq(sink.drop),
+            [getattr(fifo.sink, n).eq(getattr(sink, n)) for n in ("valid", "first", "last", "data", "lane", "loop")],
+        ]
 
 
 @pytest.fixture(scope="module")

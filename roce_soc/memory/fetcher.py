@@ -16,6 +16,44 @@ from roce_soc.packet.encoder import payload_description
 PACKET_DEPTH = 64     # packets between their read and their frame.
 
 
+# PayloadFIFO --------------------------------------------------------------------------------------
+
+class PayloadFIFO(LiteXModule):
+    """FIFO in block RAM that a beat passes at once when it is empty; one that was shown and not taken is kept.
+
+    Latency: 0 clocks when empty, else 2; one beat a clock.
+    """
+    def __init__(self, layout, depth):
+        self.sink, self.source = sink, source = stream.Endpoint(layout), stream.Endpoint(layout)
+
+        # # #
+
+        self.fifo = fifo = stream.SyncFIFO(layout, depth, buffered=True)
+        kept, empty, shown, keep = stream.Endpoint(layout), Signal(), Signal(), Signal()
+        self.comb += [
+            empty.eq(fifo.level == 0),
+            shown.eq(empty & ~kept.valid),
+            # Shown and not taken, or next behind the one that is.
+            keep.eq(sink.valid & empty & (kept.valid == source.ready)),
+            sink.ready.eq(fifo.sink.ready),
+            fifo.sink.payload.eq(sink.payload),
+            fifo.sink.valid.eq(sink.valid & ~keep & ~(shown & source.ready)),
+            fifo.source.ready.eq(source.ready & ~kept.valid),
+            source.valid.eq(kept.valid | fifo.source.valid | (empty & sink.valid)),
+            source.first.eq(1), source.last.eq(1),
+            If(kept.valid,
+                source.payload.eq(kept.payload),
+            ).Elif(empty,
+                source.payload.eq(sink.payload),
+            ).Else(
+                source.payload.eq(fifo.source.payload),
+            ),
+        ]
+        self.sync += [
+            kept.valid.eq(keep | (kept.valid & ~source.ready)),
+            If(keep, kept.payload.eq(sink.payload)),
+        ]
+
 # PayloadFetcher -----------------------------------------------------------------------------------
 
 class PayloadFetcher(LiteXModule):
@@ -39,7 +77,7 @@ class PayloadFetcher(LiteXModule):
     port : MemoryReadPort, out
         Must answer in order of issue (MemoryReadRouter does).
 
-    Latency: packet to source 0 clocks, to rcmd 2 clocks, rdata to payload 2 clocks; one packet, one command and one beat a clock.
+    Latency: packet to source 0 clocks, to rcmd 1 clock, rdata to payload 0 clocks; a packet, a command, a beat a clock.
     Errors : err of rdata passes to the encoder, which marks the frame; nothing is read twice.
     """
     def __init__(self, payload_beats=512, max_reads=DEPTH, dw=DATA_WIDTH):
@@ -70,9 +108,9 @@ class PayloadFetcher(LiteXModule):
         taken, straight = Signal(), Signal()
         self.choice  = StreamChoice(self.ports, packet, 1, taken)
         self.packets = packets = stream.SyncFIFO(tx_packet_description(), PACKET_DEPTH)
-        split_free   = Signal()
+        issue_free   = Signal()
         self.comb += [
-            packet.ready.eq(packets.sink.ready & split_free),
+            packet.ready.eq(packets.sink.ready & issue_free),
             taken.eq(packet.valid & packet.ready),
             packets.sink.valid.eq(taken & ~(straight & self.source.ready)),
             packets.sink.payload.eq(packet.payload),
@@ -85,51 +123,55 @@ class PayloadFetcher(LiteXModule):
             packets.source.ready.eq(self.source.ready),
         ]
 
-        # Split at the page: one or two commands.
-        split   = Record([("qpi", len(packet.qpi)), ("target", len(packet.target)), ("addr", 64)])
-        active, second, crosses = Signal(), Signal(), Signal()
-        length, rest, to_page   = Signal(13), Signal(13), Signal(13)
-        next_page               = Signal(33)       # low bits of the second page, carry.
+        # Split at the page: one command, or a second one that waits behind it.
         issue      = stream.Endpoint(memory_command_description())
         issue_next = Signal()
+        # page: low bits of the second page's number, carry; high: the rest.
+        second     = Record([("valid", 1), ("qpi", len(packet.qpi)), ("target", len(packet.target)),
+            ("page", 33), ("high", 20), ("length", 12)])
+        end        = Signal(13)                    # of the range, counted from its page's begin.
+        crosses    = Signal()
+        beats      = Signal(7)
+        tag        = Signal(TAG_WIDTH)
         self.comb += [
-            to_page.eq(PAGE_BYTES - packet.addr[:12]),
+            end.eq(packet.addr[:12] + packet.length),
+            crosses.eq(end[12] & (end[:12] != 0)),
             issue_next.eq(~issue.valid | issue.ready),
-            split_free.eq(~active | (issue_next & (second | ~crosses))),
+            issue_free.eq(issue_next & ~second.valid),
         ]
-        beats = Signal(7)
-        tag   = Signal(TAG_WIDTH)
         self.sync += [
-            If(split_free,
-                active.eq(taken & (packet.length != 0) & ~packet.marker),
-                second.eq(0),
-                [getattr(split, n).eq(getattr(packet, n)) for n in ("qpi", "target", "addr")],
-                crosses.eq(packet.length > to_page),
-                length.eq(Mux(packet.length > to_page, to_page, packet.length)),
-                rest.eq(packet.length - to_page),
-                next_page.eq(packet.addr[12:44] + 1),
+            If(taken,
+                second.valid.eq(crosses & (packet.length != 0) & ~packet.marker),
+                second.qpi.eq(packet.qpi),
+                second.target.eq(packet.target),
+                second.page.eq(packet.addr[12:44] + 1),
+                second.high.eq(packet.addr[44:]),
+                second.length.eq(end[:12]),
             ).Elif(issue_next,
-                second.eq(1),
+                second.valid.eq(0),
             ),
             If(issue_next,
-                issue.valid.eq(active),
-                issue.target.eq(split.target),
-                issue.qpi.eq(split.qpi),
-                If(second,
-                    issue.addr.eq(Cat(Constant(0, 12), next_page[:32], split.addr[44:] + next_page[32])),
-                    issue.length.eq(rest),
-                    beats.eq((rest + DATA_BYTES - 1) >> 6),
+                issue.valid.eq(second.valid | (taken & (packet.length != 0) & ~packet.marker)),
+                If(second.valid,
+                    issue.target.eq(second.target),
+                    issue.qpi.eq(second.qpi),
+                    issue.addr.eq(Cat(Constant(0, 12), second.page[:32], second.high + second.page[32])),
+                    issue.length.eq(second.length),
+                    beats.eq((second.length + DATA_BYTES - 1) >> 6),
                 ).Else(
-                    issue.addr.eq(split.addr),
-                    issue.length.eq(length),
-                    beats.eq((split.addr[:6] + length + DATA_BYTES - 1) >> 6),
+                    issue.target.eq(packet.target),
+                    issue.qpi.eq(packet.qpi),
+                    issue.addr.eq(packet.addr),
+                    issue.length.eq(Mux(crosses, PAGE_BYTES - packet.addr[:12], packet.length)),
+                    beats.eq(Mux(crosses, PAGE_BYTES//DATA_BYTES - packet.addr[6:12],
+                        (packet.addr[:6] + packet.length + DATA_BYTES - 1) >> 6)),
                 ),
-                If(active, tag.eq(tag + 1)),
+                If(issue.valid, tag.eq(tag + 1)),
             ),
         ]
 
         # Issue: only with room for every beat of the answer.
-        self.fifo   = fifo = stream.SyncFIFO(payload_description(self.dw), payload_beats, buffered=True)
+        self.fifo   = fifo = PayloadFIFO(payload_description(self.dw), payload_beats)
         free        = Signal(max=payload_beats + 1, reset=payload_beats)
         outstanding = Signal(max=self.max_reads + 1)
         able, issued, popped, answered = Signal(), Signal(), Signal(), Signal()

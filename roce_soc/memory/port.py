@@ -21,7 +21,6 @@ adapter drives wack, rdata. Layouts: memory_*_description of common.py.
 8. Lanes outside the range carry no promise in rdata; in wdata their `be` is 0, all others' 1.
 """
 from migen import *
-from migen.genlib.roundrobin import RoundRobin, SP_CE
 
 from litex.gen import *
 from litex.soc.interconnect import stream
@@ -70,18 +69,33 @@ def beats_of(cmd):
 
 
 class StreamChoice(LiteXModule):
-    """Turns of several command streams on one: `chosen` holds while its command waits."""
+    """Turns of several command streams on one: `chosen` holds while its command waits.
+
+    Latency: 0 clocks, also where the turn changes: who asks alone is chosen at once.
+    """
     def __init__(self, commands, cmd, able, taken):
-        self.round = RoundRobin(len(commands), SP_CE)
-        self.grant = self.round.grant
+        n          = len(commands)
+        self.grant = grant = Signal(max=max(2, n))
+
+        # # #
+
+        last, held = Signal(max=max(2, n)), Signal()
+        cases = {}
+        for before in range(n):
+            choice = [grant.eq(before)]
+            for i in reversed([(before + 1 + k) % n for k in range(n - 1)]):
+                choice = [If(commands[i].valid, grant.eq(i)).Else(*choice)]
+            cases[before] = choice
+        self.comb += If(held, grant.eq(last)).Else(Case(last, {**cases, "default": grant.eq(0)}))
         self.comb += [
-            self.round.request.eq(Cat(*[c.valid for c in commands])),
-            [If(self.grant == i,
+            If(grant == i,
                 cmd.valid.eq(c.valid & able),
                 cmd.payload.eq(c.payload),
                 c.ready.eq(cmd.ready & able),
-                self.round.ce.eq(~c.valid | taken),
-            ) for i, c in enumerate(commands)],
+            ) for i, c in enumerate(commands)]
+        self.sync += [
+            If(cmd.valid, last.eq(grant)),
+            held.eq(cmd.valid & ~taken),
         ]
 
 # MemoryWriteArbiter -------------------------------------------------------------------------------
@@ -102,7 +116,7 @@ class MemoryWriteArbiter(LiteXModule):
     port : MemoryWritePort, out
         Carries the arbiter's own tags; the masters get theirs back.
 
-    Latency: 0 clocks each way, one command and one beat a clock; a change of turn may cost one clock.
+    Latency: 0 clocks each way, one command and one beat a clock.
     """
     def __init__(self, n_masters=2, depth=DEPTH, dw=DATA_WIDTH):
         if not 1 <= depth <= 1 << TAG_WIDTH:

@@ -43,7 +43,7 @@ class FrameFIFO(LiteXModule):
         Beats neither stored nor reserved.
     source : {data, lane, loop}, out
 
-    Latency: first beat out in the clock of the last beat in, a clock later where that is the same beat; one beat a clock.
+    Latency: first beat out in the clock of the last beat in, a clock later where both are one; one beat a clock.
     """
     def __init__(self, depth, reserves=True, dw=DATA_WIDTH):
         if depth < 4 or depth & (depth - 1):
@@ -77,8 +77,8 @@ class FrameFIFO(LiteXModule):
             write.dat_w.eq(Cat(sink.data, sink.lane, sink.loop, stored == 0, sink.last)),
         ]
 
-        # Read: the RAM's output holds until its beat is taken. The first beat of a frame that is not whole yet may stand
-        # there; a beat that is read in the clock of its writing comes past the RAM.
+        # Read: the RAM's output holds until its beat is taken. The first beat of a frame that is not whole yet may
+        # stand there; a beat that is read in the clock of its writing comes past the RAM.
         loaded, fetch, past = Signal(), Signal(), Signal()
         taken, left, back   = Signal(7), Signal(), Signal(max=depth + 1)
         passed = Signal(len(write.dat_w))
@@ -226,7 +226,8 @@ class RoCETransmit(LiteXModule):
     pause : Signal(3), in
         CONTROL, ROCE, SLOW: no new frame of the class begins.
 
-    Latency: last beat in to first beat out 1 clock (of a frame of one beat 2), control 1 clock; one beat a clock, no clock between frames.
+    Latency: last beat in to first beat out 1 clock (of a frame of one beat 2), control 1 clock; one beat a clock, none
+        between frames.
     Errors : frames with err count in `dropped`.
     """
     def __init__(self, roce_beats=512, control_beats=32, slow_beats=128, dw=DATA_WIDTH):

@@ -4,6 +4,8 @@
 Ref: InfiniBand Architecture vol. 1 ch. 9.2 to 9.6; Annex A17.3.
 Not supported: UD address handles; atomic operands and DETH fields as long as packet records lack them.
 """
+from operator import add
+
 from migen import *
 
 from litex.gen import *
@@ -13,6 +15,8 @@ from roce_soc import opcodes
 from roce_soc.common import DATA_WIDTH, OWNER_ACK, QPI_WIDTH, tx_packet_description
 from roce_soc.packet import header
 from roce_soc.packet.align import ALL_LANES, LANE_BITS, ByteRotator, expand, lanes_from, lanes_to
+from roce_soc.packet.icrc import tree
+from roce_soc.table import BypassFIFO
 
 HEADER_DEPTH = 8       # headers between the row's read and the frame.
 LENGTH_BITS  = 14
@@ -47,12 +51,10 @@ class HeaderBuilder(LiteXModule):
     ---------
     sink : tx_packet_description(), in
     source : {bits, last_beat, extra, beats, fields of geometry_layout}, out
-        From a FIFO of HEADER_DEPTH. `bits` holds the headers, zero behind their end; `last_beat` numbers the last beat without
-        ICRC, `extra`: the ICRC needs one more; `beats` counts all with it.
-    checksum : {value}, out
-        IPv4 header checksums in packet order (markers have none); each is there two clocks after its header.
+        Past or from a FIFO of HEADER_DEPTH. `bits` holds the headers, zero behind their end; `last_beat` numbers the
+        last beat without ICRC, `extra`: the ICRC needs one more; `beats` counts all with it.
 
-    Latency: 4 clocks, one packet a clock.
+    Latency: 3 clocks, one packet a clock.
     """
     def __init__(self, context_port):
         self.bits     = 8*header.MAX_HEADER_BYTES
@@ -61,7 +63,6 @@ class HeaderBuilder(LiteXModule):
         self.sink     = stream.Endpoint(tx_packet_description())
         self.source   = stream.Endpoint(
             [("bits", self.bits), ("last_beat", BEAT_BITS), ("extra", 1), ("beats", BEAT_BITS)] + geometry_layout())
-        self.checksum = stream.Endpoint([("value", 16)])
 
         # # #
 
@@ -70,12 +71,12 @@ class HeaderBuilder(LiteXModule):
         self.base    = [opcodes.ETHERNET_BYTES + opcodes.VLAN_BYTES*v + (opcodes.IPV6_BYTES if s else opcodes.IPV4_BYTES)
             + opcodes.UDP_BYTES + opcodes.BTH_BYTES for v, s in self.layouts]
         self.ip_id     = Signal(16)
-        self.ip_length = Signal(16)
+        self.checksum  = Signal(16)
         self.comb += context_port.adr.eq(self.sink.qpi)
         self._add_table()
+        self._add_checksum()
         self._add_headers()
         self._add_geometry()
-        self._add_checksum()
 
     def _add_table(self):
         """Clocks 0 to 2: room behind the pipeline, what the opcode table says, while the row is read."""
@@ -96,7 +97,7 @@ class HeaderBuilder(LiteXModule):
         self.packet_form, self.packet_cnp = Signal(max=len(forms)), Signal()
         self.packet_ext,  self.packet_pad = Signal(max=header.MAX_EXT_BYTES + 1), Signal(2)
         self.packet_body  = Signal(LENGTH_BITS)      # extension headers, payload, pad.
-        self.fifo = fifo  = stream.SyncFIFO(self.source.description, HEADER_DEPTH)
+        self.fifo = fifo  = BypassFIFO(self.source.description, HEADER_DEPTH)
         self.comb += [
             sink.ready.eq(pending != HEADER_DEPTH),
             taken.eq(sink.valid & sink.ready),
@@ -120,13 +121,13 @@ class HeaderBuilder(LiteXModule):
         ]
 
     def _add_headers(self):
-        """Clock 2: headers with zero length fields. Clock 3: the lengths take the layout's places."""
+        """Clock 2: headers with zero lengths and checksum. Clock 3: these take the layout's places."""
         p, row, fifo = self.packet, self.row, self.fifo
         ext        = Signal(8*header.MAX_EXT_BYTES)
         transport  = header.bth(opcode=p.opcode, se=p.se, pad=self.packet_pad, tver=opcodes.TVER, pkey=row.pkey, becn=self.packet_cnp,
             dest_qpn=row.dest_qpn, ackreq=p.ackreq, psn=p.psn)
         headers    = Signal(self.bits)
-        udp_length = Signal(16)
+        udp_length, ip_length = Signal(16), Signal(16)
         behind_ip  = opcodes.UDP_BYTES + opcodes.BTH_BYTES + opcodes.ICRC_BYTES
         self.comb += Case(self.packet_form, {
             **{n: ext.eq(header.extension(f, p)) for n, f in enumerate(self.forms) if f}, "default": ext.eq(0)})
@@ -139,14 +140,17 @@ class HeaderBuilder(LiteXModule):
             ),
             udp_length.eq(self.packet_body + behind_ip),
             # IPv6 counts the payload alone, IPv4 its header too.
-            self.ip_length.eq(self.packet_body + Mux(row.ipv6, behind_ip, behind_ip + opcodes.IPV4_BYTES)),
+            ip_length.eq(self.packet_body + Mux(row.ipv6, behind_ip, behind_ip + opcodes.IPV4_BYTES)),
         ]
         cases = {}
         for n, (v, s) in enumerate(self.layouts):
             lengths = Signal(self.bits, name=f"lengths{n}")
             at_ip   = opcodes.ETHERNET_BYTES + opcodes.VLAN_BYTES*v
             at_udp  = at_ip + (opcodes.IPV6_BYTES if s else opcodes.IPV4_BYTES)
-            for at, value in ((at_ip + (4 if s else 2), self.ip_length), (at_udp + 4, udp_length)):
+            places  = [(at_ip + (4 if s else 2), ip_length), (at_udp + 4, udp_length)]
+            if not s:
+                places.append((at_ip + header.IPV4_CHECKSUM_BYTE, self.checksum))
+            for at, value in places:
                 self.comb += lengths[8*at:8*(at + 2)].eq(header.wire((value, 16)))
             cases[n] = fifo.sink.bits.eq(headers | lengths)
         self.comb += Case(Cat(fifo.sink.vlan, fifo.sink.ipv6), cases)
@@ -192,29 +196,18 @@ class HeaderBuilder(LiteXModule):
         ]
 
     def _add_checksum(self):
-        """Clocks 2 to 5: words of the IPv4 header in pairs, sums, sum, folded twice."""
-        row   = self.row
-        words = [Cat(row.tclass, Constant(header.IPV4_FIRST_BYTE, 8)), self.ip_id, Cat(Constant(opcodes.IP_PROTOCOL_UDP, 8), row.hop_limit),
-            header.DONT_FRAGMENT, row.src_ip[:16], row.src_ip[16:32], row.dst_ip[:16], row.dst_ip[16:32]]
-        pairs = [Signal(17, name=f"pair{n}") for n in range(4)]
-        sum_a, sum_b, total = Signal(19), Signal(18), Signal(20)
-        folded = Signal(17)
-        valid  = Signal(3)
-        # Given and taken two clocks later than the header: never more than these wait.
-        self.checksums = checksums = stream.SyncFIFO(self.checksum.description, HEADER_DEPTH)
-        self.sync += [
-            [pairs[n].eq(words[2*n] + words[2*n + 1]) for n in range(4)],
-            sum_a.eq(pairs[0] + pairs[1] + self.ip_length),
-            sum_b.eq(pairs[2] + pairs[3]),
-            total.eq(sum_a + sum_b),
-            valid.eq(Cat(self.packet_valid & ~self.packet.marker, valid[:2])),
-        ]
+        """Clock 2: all words of the IPv4 header, constants in one. Clock 3: folded twice."""
+        row, total, folded = self.row, Signal(20), Signal(17)
+        fixed = (header.IPV4_FIRST_BYTE << 8) + header.DONT_FRAGMENT + opcodes.IP_PROTOCOL_UDP + (
+            opcodes.IPV4_BYTES + opcodes.UDP_BYTES + opcodes.BTH_BYTES + opcodes.ICRC_BYTES)
+        words = [row.tclass, self.ip_id, Cat(Constant(0, 8), row.hop_limit), self.packet_body + fixed,
+            row.src_ip[:16], row.src_ip[16:32], row.dst_ip[:16], row.dst_ip[16:32]]
+        self.sync += total.eq(tree(add, words))
         self.comb += [
             folded.eq(total[:16] + total[16:]),
-            checksums.sink.valid.eq(valid[2]),
-            checksums.sink.value.eq(~(folded[:16] + folded[16])),
-            checksums.source.connect(self.checksum),
+            self.checksum.eq(~(folded[:16] + folded[16])),
         ]
+
 
 # RoCEEncoder --------------------------------------------------------------------------------------
 
@@ -226,7 +219,8 @@ class RoCEEncoder(LiteXModule):
         sink ────► HeaderBuilder ─► sequencer, a beat a clock ─┬────────────► merge ─► source
         payload ───────────────────────────^                   └─► rotator ─────^
 
-    The payload is moved once, from its lane in memory to its lane in the frame.
+    The payload is moved once, from its lane in memory to its lane in the frame. A frame without payload passes rotator
+    and merge while they are empty.
 
     Parameters
     ----------
@@ -245,7 +239,7 @@ class RoCEEncoder(LiteXModule):
     reserve : {beats, control}, out
         One pulse a frame as it begins: its beats with ICRC.
 
-    Latency: record to first beat 7 clocks; a frame takes as many clocks as beats with its ICRC, one
+    Latency: record to first beat 4 clocks, with payload 6; a frame takes as many clocks as beats with its ICRC, one
         more where payload moves to lower lanes and the headers end in the first beat; stalls for payload and room only.
     Errors : err of the last beat is the first err of the payload's beats; transmit drops the frame.
     """
@@ -267,17 +261,20 @@ class RoCEEncoder(LiteXModule):
         self._add_sequencer()
         self._add_places(dw)
         self._add_merge(dw)
+        self._add_straight(dw)
 
     def _add_sequencer(self):
         """A step a clock, straight from the header FIFO: takes a beat of payload, gives a beat of the frame."""
         h, payload, reserve = self.builder.source, self.payload, self.reserve
-        started, gap = Signal(), Signal()
+        gap          = Signal()
         go, want     = Signal(), Signal()
         skip         = Signal()                # a step that only takes payload ahead.
         left, beats_in = Signal(BEAT_BITS), Signal(BEAT_BITS)
         held_err     = Signal(2)
         self.beat    = beat = Signal(BEAT_BITS)
         self.err     = Signal(2)
+        self.started = started = Signal()
+        self.straight = Signal()
         self.step, self.emit, self.finish = step, emit, finish = Signal(), Signal(), Signal()
         self.comb += [
             # Room for a frame is asked for when it begins.
@@ -310,11 +307,12 @@ class RoCEEncoder(LiteXModule):
     def _add_places(self, dw):
         """Two clocks beside the rotator: headers of the beat, where its payload begins and ends."""
         h, beat, rotator = self.builder.source, self.beat, self.rotator
-        layout  = [("valid", 1), ("first", 1), ("last", 1), ("before", 1), ("starts", 1), ("ends", 1), ("behind", 1),
-            ("start_lane", LANE_BITS), ("tail_lane", LANE_BITS), ("end", LANE_BITS), ("header", dw)]
+        layout  = [("valid", 1), ("first", 1), ("last", 1), ("extra", 1)]
+        layout += [("before", 1), ("starts", 1), ("ends", 1), ("behind", 1), ("start_lane", LANE_BITS),
+            ("tail_lane", LANE_BITS), ("end", LANE_BITS), ("header", dw)]
         layout += [(n, w) for n, w in geometry_layout() if n in self.params]
         m1, m2  = Record(layout), Record(layout)
-        self.beat_info  = m2
+        self.beats_info = m1, m2
         self.start_mask = Signal(dw//8)
         self.tail_mask  = Signal(dw//8)
         self.comb += [
@@ -323,10 +321,11 @@ class RoCEEncoder(LiteXModule):
             rotator.shift.eq(h.shift),
         ]
         self.sync += [
-            m1.valid.eq(self.emit),
+            m1.valid.eq(self.emit & ~self.straight),
             If(self.emit,
                 m1.first.eq(beat == 0),
                 m1.last.eq(self.finish),
+                m1.extra.eq(self.finish & h.extra),
                 m1.before.eq(h.size[LANE_BITS] & (beat == 0)),
                 m1.starts.eq(beat == h.size[LANE_BITS]),
                 m1.ends.eq(beat == h.tail[LANE_BITS:]),
@@ -344,27 +343,42 @@ class RoCEEncoder(LiteXModule):
         ]
 
     def _add_merge(self, dw):
-        """Header, payload of this and the former beat, checksum."""
-        m, rotator, source, checksum = self.beat_info, self.rotator, self.source, self.builder.checksum
+        """Header, payload of this and the former beat."""
+        m, rotator, source = self.beats_info[1], self.rotator, self.source
         low, high = Signal(dw//8), Signal(dw//8)
-        sum_bits  = Signal(dw)
-        at        = [opcodes.ETHERNET_BYTES + header.IPV4_CHECKSUM_BYTE + opcodes.VLAN_BYTES*n for n in (0, 1)]
         self.comb += [
             high.eq(self.start_mask & self.tail_mask & ~rotator.low),
             low.eq(self.start_mask & self.tail_mask & rotator.low),
-            checksum.ready.eq(m.valid & m.first & ~m.marker),
-            If(m.first & ~m.ipv6,
-                Case(m.vlan, {n: sum_bits[8*at[n]:8*(at[n] + 2)].eq(header.wire((checksum.value, 16))) for n in (0, 1)}),
-            ),
         ]
         self.sync += [
             source.valid.eq(m.valid),
             If(m.valid,
                 source.first.eq(m.first),
                 source.last.eq(m.last),
-                source.data.eq(m.header | sum_bits | (rotator.newest & expand(high)) | (rotator.previous & expand(low))),
+                source.data.eq(m.header | (rotator.newest & expand(high)) | (rotator.previous & expand(low))),
                 source.end.eq(m.end),
                 source.pass_by.eq(m.marker),
                 [getattr(source, n).eq(getattr(m, n)) for n in self.params],
+            ),
+        ]
+
+    def _add_straight(self, dw):
+        """A frame without payload that finds nothing before it: from the sequencer to the way out."""
+        h, beat, source = self.builder.source, self.beat, self.source
+        (m1, m2), held, ending = self.beats_info, Signal(), Signal()
+        self.comb += self.straight.eq(Mux(self.started, held, (h.beats_in == 0) & ~m1.valid & ~m2.valid & ~ending))
+        self.sync += [
+            held.eq(self.straight),
+            # The beat on the way out needs one more for its ICRC.
+            ending.eq(m2.valid & m2.extra),
+            If(self.emit & self.straight,
+                source.valid.eq(1),
+                source.first.eq(beat == 0),
+                source.last.eq(self.finish),
+                source.data.eq(Mux(beat == 0, h.bits[:dw], h.bits[dw:])),
+                source.end.eq(h.end[:LANE_BITS]),
+                source.pass_by.eq(h.marker),
+                [getattr(source, n).eq(getattr(h, n)) for n in self.params if n != "err"],
+                source.err.eq(0),
             ),
         ]
