@@ -44,7 +44,7 @@ class Bench:
             sim.sink(n) for n in ("control", "reads", "request", "kill", "refusal"))
         for sink in (self.control, self.reads, self.request):
             sink.set(stall=stall)
-        self.out, self.checks, self.marks = [], [], 0
+        self.out, self.checks, self.places, self.clocks, self.marks = [], [], [], [], 0
         self.refuse = lambda request: 0
         self.error  = lambda packet: 0
         self.index  = [0]*N
@@ -64,6 +64,10 @@ class Bench:
                 for p in sink.recv_all():
                     assert p.owner == owner
                     error = 0 if p.marker else self.error(p)
+                    self.clocks.append(p.first)
+                    if p.length:
+                        assert p.target == 2
+                        self.places.append(p.addr)
                     self.sent.send(owner=owner, marker=p.marker, qpi=p.qpi, psn=p.psn, err=error)
                     if p.marker:
                         self.marks += 1
@@ -83,7 +87,8 @@ class Bench:
     def read(self, qpi, psn, length, va=0x1000, kind=REPLY_READ, **fields):
         last = psn + max(1, -(-length//256)) - 1
         self.sink.send(**{**dict(kind=kind, qpi=qpi, psn=psn & 0xffffff, last_psn=last & 0xffffff, va=va, rkey=5, length=length,
-                                 index=self.index[qpi], pmtu=1, pd=3, msn=psn & 0xffffff), **fields})
+                                 index=self.index[qpi], pmtu=1, pd=3, msn=psn & 0xffffff,
+                                 target=2, addr=(va + 1) % 2**64), **fields})
         if kind == REPLY_READ:
             self.index[qpi] = (self.index[qpi] + 1) % 32
 
@@ -189,7 +194,9 @@ def test_key_ranges_and_addresses(so):
     b.read(1, 2, 0, va=7)
     b.run(100)
     assert [o[1:4] for o in b.take()] == [("FIRST", 0xffffff, 256), ("MIDDLE", 0, 256), ("LAST", 1, 188), ("ONLY", 2, 0)]
-    assert b.checks == [(2**64 - 800, 700), (2**64 - 544, 256), (2**64 - 288, 188)]
+    # The first one starts at once: its key was checked just now. Rests are checked when they start.
+    assert b.checks == [(2**64 - 544, 256), (2**64 - 288, 188)]
+    assert b.places == [2**64 - 799, 2**64 - 543, 2**64 - 287]
     assert b.reads_done(1) == 2
 
 
@@ -387,6 +394,63 @@ def test_random_order(so, seed):
         assert [o[2] for o in mine] == sorted({o[2] for o in mine})
         assert [o[2] for o in mine if o[1] != "ACKNOWLEDGE"] == want[q]
         assert max(o[2] for o in out if o[0] == q) == psn[q] - 1
+
+
+def test_at_once(so):
+    """With nothing before it an acknowledge or READ needs one clock, by either path; a READ's rest is checked again."""
+    b = Bench(so)
+    records = [lambda n: b.ack(1, n), lambda n: b.read(1, n, 8), lambda n: b.ack(1, n), lambda n: b.read(1, n, 0),
+               lambda n: b.read(1, n, 256), lambda n: b.read(1, n, 600, va=0x7000), lambda n: b.ack(2, n)]
+    b.sink.times()
+    for n, record in enumerate(records):
+        b.clocks.clear()
+        record(10*n)
+        b.run(60)
+        assert b.clocks[0] - b.sink.times()[0][1] == 1, n
+    assert [o[2] for o in b.take()] == [0, 10, 20, 30, 40, 50, 51, 52, 60]
+    assert b.checks == [(0x7100, 256), (0x7200, 88)]
+    assert b.reads_done(1) == 4
+
+
+def test_at_once_behind_anything(so):
+    """A reply at every distance behind replies of its own and another QP: none passes one of its QP."""
+    b, rnd, psn, want = Bench(so), random.Random(5), [0]*4, [[] for _ in range(4)]
+    for k in range(24):
+        for _ in range(24):
+            qpi, kind = rnd.choice([1, 1, 2]), rnd.randrange(4)
+            if kind < 2 or (b.index[qpi] - b.reads_done(qpi)) % 32 >= 8:
+                b.sink.send(kind=REPLY_ACK, qpi=qpi, psn=psn[qpi], syndrome=0x1f, idle=rnd.choice([k, k, 0, 1]))
+                psn[qpi] += 1
+            else:
+                length = rnd.choice([0, 8, 256, 300])
+                b.read(qpi, psn[qpi], length, idle=rnd.choice([k, k, 0, 1]))
+                count = max(1, -(-length//256))
+                want[qpi] += range(psn[qpi], psn[qpi] + count)
+                psn[qpi]  += count
+            b.run(2*rnd.randrange(k + 2))
+        b.run(400)
+        out = b.take()
+        for qpi in (1, 2):
+            mine = [o for o in out if o[0] == qpi]
+            assert [o[2] for o in mine] == sorted({o[2] for o in mine}), k
+            assert [o[2] for o in mine if o[1] != "ACKNOWLEDGE"] == want[qpi], k
+            assert not mine or mine[-1][2] == psn[qpi] - 1, k
+            want[qpi].clear()
+
+
+@pytest.mark.parametrize("op", [CTL_RESET, CTL_ERR])
+def test_nothing_at_once_behind_control(so, op):
+    """An acknowledge or READ at any distance behind a reset or failure of its QP never leaves."""
+    b = Bench(so)
+    for k in range(14):
+        for kind in (REPLY_ACK, REPLY_READ):
+            b.ack(1, 1)
+            b.sink.send(kind=REPLY_CTL, qpi=1, code=op)
+            b.sink.send(kind=kind, qpi=1, psn=2, idle=k)
+            b.run(80)
+            assert [o[2] for o in b.take()] == [1], (k, kind)
+            b.sink.send(kind=REPLY_CTL, qpi=1, code=CTL_START)
+            b.run(60)
 
 
 @pytest.mark.parametrize("bad", [8, 17, 8192])

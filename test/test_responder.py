@@ -507,6 +507,34 @@ def test_region_removed_before_a_read_starts(so):
     assert [BY_INDEX[e.info].name for e in b.events] == ["MR_KEY"]
 
 
+def test_region_removed_while_a_read_starts(so):
+    """A READ that is sent at once is not checked again: an invalidation told as done waits for it at any distance, also
+    while it stands behind the look-up of another QP's duplicate."""
+    held = 0
+    for k in range(0, 130, 3):
+        b = Bench(so, seed=k)
+        for qpi in (1, 2):
+            b.qp(qpi)
+        for n in range(16):
+            b.read(2, 8, offset=64*n)
+            b.run(20)
+        b.take("tx")
+        b.read(2, 8, offset=32, psn=100)                              # covered by none of the 16.
+        b.sim.step(8)
+        b.read(1, 8)
+        b.sim.step(k)
+        b.region(RKEY, 0, 0, 0, valid_row=0, wait=False)
+        while b.mrwrite.pending:
+            b.run(1, every=1)
+        b.serve()
+        held += len(b.tx)
+        b.take("tx")
+        b.run(300)
+        assert not [t for t in b.tx if t[1].startswith("READ")], f"{k} clocks: a reply under a key that is gone"
+        assert b.refusals.count("DUPLICATE_DROPPED") == 1
+    assert held
+
+
 def test_removing_a_region_waits_for_placements(so):
     b = Bench(so)
     b.qp(1)

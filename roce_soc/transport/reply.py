@@ -14,6 +14,7 @@ from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, MAX_QPS, MAX_READS, Q
 from roce_soc.opcodes import (
     ACK_UNLIMITED, NAK_PSN_SEQUENCE, RC_ACKNOWLEDGE, RC_READ_RESPONSE_FIRST, RC_READ_RESPONSE_LAST,
     RC_READ_RESPONSE_MIDDLE, RC_READ_RESPONSE_ONLY, SYNDROME_ACK)
+from roce_soc.transport.reply_quick import ReplyQuick
 from roce_soc.transport.reply_ring import READ_LAYOUT, ReadRing
 from roce_soc.transport.reply_rows import ReplyRows
 from roce_soc.transport.reply_send import TX_ACK, TX_INBAND, TX_MARK, TX_READ, ReplySend, send_layout
@@ -22,6 +23,10 @@ from roce_soc.transport.responder_layout import (
     reply_description)
 
 OP_ACCEPT, OP_AGAIN, OP_LOADED, OP_TURN, OP_FAIL = range(5)
+
+def _final(syndrome):
+    """Expression: a NAK that ends the QP."""
+    return (syndrome[5:7] == 3) & (syndrome != NAK_PSN_SEQUENCE)
 
 
 # RoCEReply ----------------------------------------------------------------------------------------
@@ -45,9 +50,10 @@ class RoCEReply(LiteXModule):
     Endpoints
     ---------
     sink : reply_description(), in
-        Always taken, whatever the way out does, after at most 110 clocks (look-up of a duplicate).
+        Always taken, whatever the way out does, after at most 110 clocks (look-up of a duplicate). A READ's key has
+        been checked, it begins at target, addr: enough for a reply that starts at once.
     request, result : MR port
-        R_Key of each READ reply, at its start for all that is left of the READ.
+        R_Key of each READ reply that had to wait, at its start for all that is left of the READ.
     control, reads : tx_packet_description(), out
         Owners OWNER_ACK and OWNER_RESPONDER.
     sent : tx_sent_description(), in
@@ -60,7 +66,8 @@ class RoCEReply(LiteXModule):
         Pulse: a REPLY_CTL record has taken effect and nothing begun before it is in flight.
     refusal : refusal_description(), out
 
-    Latency: acknowledge to tx_packet 5 clocks when nothing of its QP waits, READ 13; READ replies of one QP every 5.
+    Latency: acknowledge and READ to tx_packet 1 clock when nothing waits at all; else, when nothing of the QP does,
+        5 and 13; READ replies of one QP every 5.
     Errors : DUPLICATE_DROPPED; MR_* rows and MEMORY_FAULT through `kill`.
     """
     def __init__(self, n_qps):
@@ -73,6 +80,7 @@ class RoCEReply(LiteXModule):
         self.send    = send = ReplySend(n_qps)
         self.ring    = ring = ReadRing(n_qps, self.sink)
         self.refusal = ring.refusal
+        self.connect_mr                     = send.connect_mr
         self.request, self.result           = send.request, send.result
         self.control, self.reads, self.sent = send.control, send.reads, send.sent
         self.reads_qpi, self.reads_done     = Signal(self.bits), Signal(READ_INDEX_WIDTH)
@@ -84,40 +92,37 @@ class RoCEReply(LiteXModule):
         self.work    = stream.SyncFIFO([("qpi", QPI_WIDTH)], n_qps)
         self.kills   = stream.SyncFIFO(kill_description(), 16)
         # Operation: 0 chosen, 1 row on its way, 2 row here: executed. load: what the ring gave, for OP_LOADED and OP_AGAIN.
-        op = [("valid", 1), ("kind", 3), ("qpi", QPI_WIDTH), ("room", 1), ("again", 1), ("index", READ_INDEX_WIDTH)]
+        # sent: the first packet of an accepted READ has left.
+        op = [("valid", 1), ("kind", 3), ("qpi", QPI_WIDTH), ("room", 1), ("again", 1), ("sent", 1),
+            ("index", READ_INDEX_WIDTH)]
         self.ops     = [Record(op, name=f"op{n}") for n in range(3)]
         self.records = [Record(reply_description().payload_layout, name=f"record{n}") for n in range(3)]
         self.loads   = [Record(READ_LAYOUT, name=f"load{n}") for n in range(3)]
         for group in (self.ops, self.records, self.loads):
             self.sync += [after.eq(before) for before, after in zip(group, group[1:])]
+        self.quick = quick = ReplyQuick(n_qps, self.sink, self.ops)
         self.op, self.record, self.loaded = self.ops[2], self.records[2], self.loads[2]
         self.rows    = rows = ReplyRows(n_qps, self.ops)
         self.old, self.new = rows.old, rows.new
         self.tx      = Record(send_layout())
         self.tx_valid, self.push, self.load = Signal(), Signal(), Signal()
         self.comb += [
-            self.ready.eq(rows.ready & send.ready & ring.ready),
+            self.ready.eq(rows.ready & send.ready & ring.ready & quick.ready),
             self.reads_done.eq(send.done.read(self.reads_qpi)),
+            quick.source.connect(send.quick, omit={"valid", "ready"}),
             self.kills.source.connect(self.kill, omit={"first", "last"}), self.kill.first.eq(1), self.kill.last.eq(1),
         ]
         # Whether one packet is enough, known one clock before it is asked.
-        self.record_last, self.load_last = Signal(), Signal()
-        for last, group in ((self.record_last, self.records), (self.load_last, self.loads)):
+        self.record_last, self.load_last = lasts = Signal(), Signal()
+        for last, group in zip(lasts, (self.records, self.loads)):
             self.sync += last.eq(group[1].length <= (128 << group[1].pmtu))
         self._add_choice()
         self._add_operation()
 
-    def connect_mr(self, port):
-        """Connects the MR port of the READ replies, with its tracking: checked, then read and sent."""
-        send = self.send
-        self.comb += self.request.connect(port.request), port.result.connect(self.result)
-        port.track(send.keys.sink.valid, send.results.source.valid & send.results.source.ready)
-        port.track(send.flight_begun, send.flight_ended)
-
     def _add_choice(self):
-        """One operation a clock: what the ring returned, a failure, a record, a turn."""
+        """One operation a clock: what the ring returned, a failure, a record not sent at once, a turn."""
         op, sink, work, send, ring = self.ops[0], self.sink, self.work, self.send, self.ring
-        fail, accept, turn = Signal(), Signal(), Signal()
+        fail, accept, turn, sent = Signal(), Signal(), Signal(), Signal()
         again = sink.kind == REPLY_READ_AGAIN
         self.comb += [
             fail.eq(send.fail.valid & (self.kills.level < 8) & ~ring.loaded_valid),
@@ -125,12 +130,15 @@ class RoCEReply(LiteXModule):
             accept.eq(sink.valid & self.ready & ~ring.loaded_valid & ~fail & (~again | ring.found)),
             sink.ready.eq(accept | ring.missed),
             ring.taken.eq(accept & again),
+            send.quick.valid.eq(accept & self.quick.source.valid),
+            sent.eq(send.quick.valid & send.quick.ready),
             turn.eq(work.source.valid & ~ring.loaded_valid & ~fail & ~accept & send.room),
             work.source.ready.eq(turn),
         ]
         self.sync += [
             op.room.eq(send.room),
-            op.valid.eq(ring.loaded_valid | fail | accept | turn),
+            op.valid.eq(ring.loaded_valid | fail | accept & ~(sent & ~send.quick.read) | turn),
+            op.sent.eq(sent),
             op.qpi.eq(Mux(ring.loaded_valid, ring.loaded_qpi, Mux(fail, send.fail.qpi, Mux(accept, sink.qpi, work.source.qpi)))),
             op.kind.eq(Mux(ring.loaded_valid, OP_LOADED, Mux(fail, OP_FAIL, Mux(accept, Mux(again, OP_AGAIN, OP_ACCEPT), OP_TURN)))),
             op.again.eq(ring.loaded_again),
@@ -152,6 +160,8 @@ class RoCEReply(LiteXModule):
             self.busy.eq(old.active | old.loading | (old.next != old.accepted) | (old.again != 0)),
             [getattr(entry, name).eq(getattr(record, name)) for name, _ in READ_LAYOUT if not name.startswith("ack")],
             entry.ack.eq(old.pending), entry.ack_psn.eq(old.psn), entry.ack_syndrome.eq(old.syndrome), entry.ack_msn.eq(old.msn),
+            self.quick.update.eq(op.valid), self.quick.op_qpi.eq(op.qpi),
+            self.quick.free.eq(~new.queued & ~new.stopped), self.quick.inband.eq(new.inband),
             ring.op_qpi.eq(op.qpi), ring.accepted.eq(new.accepted), ring.saved.eq(new.saved), ring.update.eq(op.valid),
             ring.entry.eq(entry), ring.entry_index.eq(record.index),
             ring.repeat.psn.eq(record.psn), ring.repeat.va.eq(record.va), ring.repeat.length.eq(record.length),
@@ -162,17 +172,14 @@ class RoCEReply(LiteXModule):
         ]
         self.sync += [
             pushing.eq(self.push), push_qpi.eq(op.qpi),
-            self.send.sink.valid.eq(self.tx_valid),
+            self.send.sink.valid.eq(self.tx_valid & ~op.sent),
             [getattr(self.send.sink, name).eq(getattr(self.tx, name)) for name, _ in send_layout()],
         ]
         self._add_packet(entry)
+        accept = {REPLY_ACK: self._accept_ack(), REPLY_NAK: self._accept_nak(), REPLY_READ: self._accept_read(entry),
+            REPLY_CTL: self._accept_ctl(), "default": []}
         self.comb += If(op.valid, Case(op.kind, {
-            OP_ACCEPT: [Case(record.kind, {
-                REPLY_ACK:  self._accept_ack(),
-                REPLY_NAK:  self._accept_nak(),
-                REPLY_READ: self._accept_read(entry),
-                REPLY_CTL:  self._accept_ctl(),
-                "default":  []})],
+            OP_ACCEPT: [Case(record.kind, accept)],
             OP_AGAIN:  self._again(),
             OP_LOADED: [
                 If(~old.loading,
@@ -263,22 +270,18 @@ class RoCEReply(LiteXModule):
 
     def _queue(self):
         """Statements: the QP has something to send."""
-        return [self.new.queued.eq(1), self.push.eq(~self.old.queued)]
+        return self.new.queued.eq(1), self.push.eq(~self.old.queued)
 
     def _owe(self):
         """Statements: the record is the pending acknowledge."""
-        new, record = self.new, self.record
-        return [new.pending.eq(1), new.psn.eq(record.psn), new.syndrome.eq(record.syndrome), new.msn.eq(record.msn), self._queue()]
+        new, names = self.new, ("psn", "syndrome", "msn")
+        return [new.pending.eq(1), [getattr(new, n).eq(getattr(self.record, n)) for n in names], self._queue()]
 
     def _acknowledge(self, psn, syndrome, msn):
         """Statements: an acknowledge leaves."""
         tx = self.tx
         return [self.tx_valid.eq(1), tx.kind.eq(Mux(self.old.inband, TX_INBAND, TX_ACK)), tx.opcode.eq(RC_ACKNOWLEDGE),
                 tx.psn.eq(psn), tx.syndrome.eq(syndrome), tx.msn.eq(msn)]
-
-    def _final(self, syndrome):
-        """Expression: a NAK that ends the QP."""
-        return (syndrome[5:7] == 3) & (syndrome != NAK_PSN_SEQUENCE)
 
     def _cut(self):
         """Statements: no READ is owed any more."""
@@ -292,14 +295,12 @@ class RoCEReply(LiteXModule):
             # Nothing waits: it leaves at once. Else it is owed, instead of an older one.
             If(~old.queued & self.op.room,
                 self._acknowledge(record.psn, record.syndrome, record.msn)
-            ).Else(
-                self._owe()
-            ),
+            ).Else(self._owe()),
         )]
 
     def _accept_nak(self):
         # The last NAK of a QP is wanted even when its READs have failed.
-        return [If(~self.old.stopped | self._final(self.record.syndrome), self._owe())]
+        return [If(~self.old.stopped | _final(self.record.syndrome), self._owe())]
 
     def _accept_read(self, entry):
         old, new, record = self.old, self.new, self.record
@@ -334,7 +335,7 @@ class RoCEReply(LiteXModule):
             ).Elif(record.code == CTL_ERR,
                 # What was accepted before the NAK that failed the QP is still owed, as is the NAK.
                 new.stopped.eq(1),
-                If(~(old.pending & self._final(old.syndrome)), self._cut(), new.pending.eq(0)),
+                If(~(old.pending & _final(old.syndrome)), self._cut(), new.pending.eq(0)),
             ),
         ]
 
@@ -393,6 +394,6 @@ class RoCEReply(LiteXModule):
         old, new = self.old, self.new
         return [
             self._cut(), new.failed.eq(1), new.stopped.eq(1),
-            new.pending.eq(old.pending & self._final(old.syndrome)),
+            new.pending.eq(old.pending & _final(old.syndrome)),
             self.kills.sink.valid.eq(~old.failed),
         ]

@@ -14,12 +14,16 @@ from roce_soc.common import (
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import NAK_PSN_SEQUENCE
 from roce_soc.table import BypassFIFO, FlagTable, StateTable
+from roce_soc.transport.reply_quick import quick_layout
 from roce_soc.transport.responder_layout import READ_INDEX_WIDTH, kill_description
 from roce_soc.verbs import ACCESS_REMOTE_READ
 
 REPLIES   = 32    # packets waiting for their key check.
 ON_THE_WAY = 6    # places kept for operations that have begun.
 IN_FLIGHT = 64    # packets between fetcher and return.
+
+REPLY_FIELDS = ("qpi", "opcode", "psn", "syndrome", "msn", "length")
+TX_FIELDS    = REPLY_FIELDS + ("target", "addr")
 
 TX_ACK, TX_INBAND, TX_READ, TX_MARK = range(4)
 
@@ -43,6 +47,8 @@ class ReplySend(LiteXModule):
     ---------
     sink : send_layout, in
         Valid only; `room` says that what has begun and one more will be taken.
+    quick : quick_layout, in
+        A reply with nothing before it, not even here: `ready` when it can leave at once.
     request, result : MR port
     control, reads : tx_packet_description(), out
     sent : tx_sent_description(), in
@@ -55,6 +61,7 @@ class ReplySend(LiteXModule):
     def __init__(self, n_qps):
         self.sink    = stream.Endpoint(send_layout())
         self.room    = Signal()
+        self.quick   = stream.Endpoint(quick_layout())
         self.request = stream.Endpoint(mr_request_description())
         self.result  = stream.Endpoint(mr_result_description())
         self.control = stream.Endpoint(tx_packet_description())
@@ -95,7 +102,16 @@ class ReplySend(LiteXModule):
         for fifo, source in ((self.controls, self.control), (self.readss, self.reads)):
             self.comb += fifo.source.connect(source, omit={"first", "last"}), source.first.eq(1), source.last.eq(1)
         self._add_exit()
+        self._add_quick()
         self._add_returns()
+
+    def connect_mr(self, port):
+        """Connects the MR port of the READ replies, with its tracking: checked, then read and sent."""
+        self.comb += self.request.connect(port.request), port.result.connect(self.result)
+        port.track(self.keys.sink.valid, self.results.source.valid & self.results.source.ready)
+        # Beside it the responder tracks a READ from its answer to here (quick).
+        port.track(0, 0)
+        port.track(self.flight_begun, self.flight_ended)
 
     def _add_exit(self):
         """The oldest reply leaves when its key is known; a failed one stops its QP."""
@@ -131,14 +147,34 @@ class ReplySend(LiteXModule):
             self.faults.source.connect(self.fail),
             self.failed.clear.eq(fire & (w.kind == TX_MARK)), self.failed.clear_adr.eq(w.qpi),
         ]
-        names = ("qpi", "opcode", "psn", "syndrome", "msn", "length")
         for tx, owner in ((control, OWNER_ACK), (reads, OWNER_RESPONDER)):
             self.comb += [
                 tx.owner.eq(owner), tx.marker.eq(w.kind == TX_MARK),
-                [getattr(tx, name).eq(getattr(w, name)) for name in names],
+                [getattr(tx, name).eq(getattr(w, name)) for name in REPLY_FIELDS],
                 tx.target.eq(results.target), tx.addr.eq(results.addr),
             ]
-        self.comb += If(self.direct, control.marker.eq(0), [getattr(control, name).eq(getattr(self.sink, name)) for name in names])
+        self.comb += If(self.direct,
+            control.marker.eq(0),
+            [getattr(control, name).eq(getattr(self.sink, name)) for name in REPLY_FIELDS],
+        )
+
+    def _add_quick(self):
+        """A reply that passes everything; nothing else leaves in its clock, for nothing waits."""
+        quick, control, reads, flight = self.quick, self.controls.sink, self.readss.sink, self.flight.sink
+        by_reads, taken = Signal(), Signal()
+        self.comb += [
+            by_reads.eq(quick.read | quick.inband),
+            quick.ready.eq(~self.sink.valid & (self.waiting.level == 0) & ~self.failed.read(quick.qpi[:self.bits])
+                & ~(quick.after_control & self.controls.source.valid)
+                & Mux(by_reads, reads.ready & flight.ready, control.ready)),
+            taken.eq(quick.valid & quick.ready),
+            If(taken,
+                control.valid.eq(~by_reads), reads.valid.eq(by_reads), flight.valid.eq(by_reads),
+                flight.last_reply.eq(quick.last_reply), flight.index.eq(quick.index),
+                [tx.marker.eq(0) for tx in (control, reads)],
+                [getattr(tx, name).eq(getattr(quick, name)) for tx in (control, reads) for name in TX_FIELDS],
+            ),
+        ]
 
     def _add_returns(self):
         """tx_sent in order: READs are done with their last reply, marks with both paths' returns."""

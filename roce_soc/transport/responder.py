@@ -12,7 +12,7 @@ from litex.soc.interconnect import stream
 from roce_soc.common import CTL_ERR, CTL_RESET, MAX_QPS, cqe_description
 from roce_soc.transport.responder_check import RequestCheck
 from roce_soc.transport.responder_execute import PLACEMENTS, RequestAnswer, RequestExecute
-from roce_soc.transport.responder_layout import verdict_layout
+from roce_soc.transport.responder_layout import REPLY_READ, verdict_layout
 from roce_soc.transport.responder_park import RequestEntry
 
 
@@ -93,7 +93,11 @@ class RoCEResponder(LiteXModule):
             reply.kill.connect(entry.kill),
             reply.reads_qpi.eq(check.reads_qpi), check.reads_done.eq(reply.reads_done),
         ]
-        mr_port.track(check.verdict.valid & check.verdict.check, answer.sink.valid & answer.sink.ready & answer.sink.check)
+        # An access ends with its answer, a READ's when the reply scheduler has it: if sent at once, that one's goes on.
+        replies, joined = answer.replies.sink, answer.joined.source
+        mr_port.track(check.verdict.valid & check.verdict.check, joined.valid & joined.ready & joined.check)
+        mr_port.track(replies.valid & replies.ready & (replies.kind == REPLY_READ),
+            reply.sink.valid & reply.sink.ready & (reply.sink.kind == REPLY_READ))
         # Completions of a QP before the flush of its queue: one FIFO, requests first.
         self.cqes = cqes = stream.SyncFIFO(cqe_description(), 8)
         self.comb += [

@@ -62,7 +62,7 @@ class RequestExecute(LiteXModule):
         judged, final = Signal(6), Signal(6)
         fatal = Signal()
         packet, ctl, kill = v.pseudo == PSEUDO_NONE, v.pseudo == PSEUDO_CTL, v.pseudo == PSEUDO_KILL
-        outs = [f[0] for f in verdict_layout() if f[0] not in ("row",)]
+        outs = [f[0] for f in verdict_layout() if f[0] not in ("row", "target", "addr")]
         self.comb += [
             self.ready.eq(dead.ready),
             self.verdict.connect(verdicts.sink),
@@ -102,6 +102,7 @@ class RequestExecute(LiteXModule):
             self.source.valid.eq(known & placing.sink.ready),
             [getattr(self.source, name).eq(getattr(v, name)) for name in outs],
             self.source.row.eq(final),
+            self.source.target.eq(results.source.target), self.source.addr.eq(results.source.addr),
         ]
 
 
@@ -239,7 +240,7 @@ class RequestAnswer(LiteXModule):
             answers.eq(good & (sink.action != ACTION_NONE) & (final != row("QP_STATE"))),
             reply.valid.eq(fire & (answers | failed | ctl)),
             [getattr(reply, name).eq(getattr(sink, name)) for name in (
-                "qpi", "qpn", "code", "last_psn", "va", "rkey", "index", "pd", "pmtu")],
+                "qpi", "qpn", "code", "last_psn", "va", "rkey", "index", "pd", "pmtu", "target", "addr")],
             # A message that failed on the way does not count.
             reply.msn.eq(sink.msn - (failed & sink.counted)),
             reply.length.eq(sink.dma_length),

@@ -8,7 +8,7 @@ from migen import *
 from litex.soc.interconnect.stream import EndpointDescription
 
 from roce_soc import abi
-from roce_soc.common import QPI_WIDTH, rx_packet_description
+from roce_soc.common import QPI_WIDTH, TARGET_WIDTH, rx_packet_description
 from roce_soc.errors import BY_INDEX, ERRORS
 from roce_soc.opcodes import OPCODES
 
@@ -49,9 +49,9 @@ def verdict_layout():
         ("holds", 1), ("opens", 1), ("closes", 1), ("wr_id", 64), ("wqe_slot", 16),
         ("byte_len", 32), ("imm", 32), ("with_imm", 1), ("write", 1), ("se", 1),
         ("recv_cq", QPI_WIDTH), ("rq_index", QPI_WIDTH),
-        # READ.
+        # READ; target and addr are known with the key.
         ("last_psn", 24), ("va", 64), ("rkey", 32), ("dma_length", 32), ("index", READ_INDEX_WIDTH),
-        ("pd", 16), ("pmtu", 3)]
+        ("pd", 16), ("pmtu", 3), ("target", TARGET_WIDTH), ("addr", 64)]
 
 def kill_description():
     """A QP to be killed: NAK with the row's syndrome at `psn`, unless it has failed before."""
@@ -61,11 +61,13 @@ def reply_description():
     """What the responder owes a peer, in the order in which its requests were executed.
 
     ACK and NAK: psn, syndrome, msn. READ: replies psn ... last_psn from va, rkey, length, saved as entry
-    `index` of the QP's ring. READ_AGAIN: a duplicate, to be looked up. CTL: code is CTL_*.
+    `index` of the QP's ring; its bytes begin at target, addr now. READ_AGAIN: a duplicate, to be looked up. CTL: code
+    is CTL_*.
     """
     return EndpointDescription([
         ("kind", 3), ("qpi", QPI_WIDTH), ("qpn", 24), ("code", 6), ("psn", 24), ("last_psn", 24), ("msn", 24), ("syndrome", 8),
-        ("va", 64), ("rkey", 32), ("length", 32), ("index", READ_INDEX_WIDTH), ("pd", 16), ("pmtu", 3)])
+        ("va", 64), ("rkey", 32), ("length", 32), ("index", READ_INDEX_WIDTH), ("pd", 16), ("pmtu", 3),
+        ("target", TARGET_WIDTH), ("addr", 64)])
 
 # Opcodes ------------------------------------------------------------------------------------------
 
