@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Fills the tables of doc/*.md from the sources they describe.
+"""Fills the tables of README.md and doc/*.md from the sources they describe.
 
     doc/generate.py [--check]
 
@@ -19,8 +19,9 @@ if __name__ == "__main__":
     env.enter()
 
 from roce_soc import abi, errors, opcodes, verbs  # noqa: E402
+from sim import bench_rows  # noqa: E402
 
-PAGES = ("architecture.md", "programmers_guide.md", "debugging.md")
+PAGES = ("README.md", "doc/architecture.md", "doc/programmers_guide.md", "doc/debugging.md")
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -110,6 +111,7 @@ TABLES = {
     "modules":     modules,
     "counters":    counters,
     "sources":     sources,
+    "bench":       bench_rows.markdown,
 }
 
 
@@ -118,18 +120,23 @@ def filled(text):
     return BLOCK.sub(lambda m: m[1] + (TABLES[m[2]]() if m[2] != "walk" else m[0][len(m[1]):-len(m[3])]) + m[3], text)
 
 
+def fill(path, write=True):
+    """Makes the tables of a page anew; True when that changes it."""
+    text = path.read_text(encoding="utf-8")
+    made = filled(text)
+    if write and made != text:
+        path.write_text(made, encoding="utf-8")
+    return made != text
+
+
 def main():
     parser = argparse.ArgumentParser(description="Fills the tables of doc/*.md from the sources they describe.")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 and name the pages that are stale")
     args  = parser.parse_args()
     stale = []
     for name in PAGES:
-        path = ROOT / "doc" / name
-        text = path.read_text(encoding="utf-8")
-        if filled(text) != text:
+        if fill(ROOT / name, write=not args.check):
             stale.append(name)
-            if not args.check:
-                path.write_text(filled(text), encoding="utf-8")
     if stale:
         print(("stale: " if args.check else "made: ") + " ".join(stale))
     return env.FAILED if args.check and stale else env.OK

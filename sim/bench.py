@@ -3,13 +3,15 @@
 """Counts cycles of the compiled engine against its budgets.
 
     sim/bench.py [--only B1 B3 ...] [--json] [--record]
+    sim/bench.py --markdown | --readme
 
 B1 cycles per frame, receive and transmit side, 64 QPs, mixed opcodes      B2 cycles per message, one QP, 64 B
 B3 streaming WRITE, SEND, READ, one QP, 100 Gb/s wire                      B4 doorbell to first beat, 64 B inline
 B5 request in to ACK out      B6 READ request in to response out           B7 NAK in to retransmission out
 
-Cycles are engine clocks at its stream ports, memory ideal (a beat a clock, 4 clocks). Rates are averages over
-a thousand messages with every byte checked. Fails (exit 1) below a must of MUST or below a recorded floor.
+Cycles are engine clocks at its stream ports, memory ideal (a beat a clock, 4 clocks; B6 and B7 leave its latency out).
+Rates are averages over a thousand messages with every byte checked. Fails (exit 1) below a must of bench_rows.MUST or
+below a recorded floor. --markdown prints the tables of README.md, --readme writes them: from the floors, without a run.
 """
 import argparse
 import json
@@ -23,42 +25,19 @@ if __name__ == "__main__":
     env.enter()
 
 from roce_soc import opcodes, verbs  # noqa: E402
-from roce_soc.common import DATA_BYTES  # noqa: E402
 from roce_soc.errors import ERRORS  # noqa: E402
+from sim.bench_latency import ack, b4_to_b7  # noqa: E402
+from sim.bench_rows import (  # noqa: E402
+    CLOCKS_MHZ, FLOORS, MUST, OPERATIONS, PMTUS, SIZES, beats, judge, markdown, rates, row)
 from sim.engine import IPS, MACS, Bench, connect  # noqa: E402
 from sim.harness.memory import IDEAL  # noqa: E402
 from sim.wire import WIRE_BYTES, WIRE_OVERHEAD  # noqa: E402
 from test.model.packet import Packet, parse  # noqa: E402
 
-FLOORS     = pathlib.Path(__file__).with_name("bench_floors.json")
-CLOCKS_MHZ = (250.0, 322.265625)
-SIZES      = (0, 8, 64, 128, 256, 512, 1024, 2048, 4096)
 B1_QPS     = 64
-# Budgets that fail the run. B1: clocks beyond beats; B3: share of the wire. The others are printed.
-MUST       = {"B1": 1, "B3": 0.995}
 BUFFERS    = 0x1000_0000
 REMOTE     = 0x2000_0000
 BUFFER_FULL = ERRORS["BUFFER_FULL"].index
-
-
-def beats(frame_bytes):
-    """Beats of a frame on the 512-bit wire, padded to 60 bytes."""
-    return -(-max(frame_bytes, 60)//DATA_BYTES)
-
-
-class Row(dict):
-    """One line of the result: name, what, value, unit, limit, ok, clocks."""
-
-
-def row(name, what, value, unit, limit=None, better="lower", **more):
-    ok = True if limit is None else (value <= limit if better == "lower" else value >= limit)
-    return Row(name=name, what=what, value=round(value, 3), unit=unit, limit=None if limit is None else round(limit, 3), better=better, ok=ok, **more)
-
-
-def rates(cycles, payload):
-    """Gb/s of payload and million messages a second at both clocks, for `cycles` a message."""
-    return {f"gbps_{mhz:.0f}": round(payload*8*mhz/1000/cycles, 1) for mhz in CLOCKS_MHZ} | {
-        f"mmsg_{mhz:.0f}": round(mhz/cycles, 1) for mhz in CLOCKS_MHZ}
 
 
 # B1 -----------------------------------------------------------------------------------------------
@@ -170,12 +149,6 @@ class B1:
         return good, (busy[-1].last - busy[0].last)/(len(busy) - 1), sum(beats(len(f.data)) for f in busy[1:])/(len(busy) - 1)
 
 
-def ack(qp, psn, syndrome=opcodes.ACK_UNLIMITED):
-    """An ACK or NAK of the peer for `psn`."""
-    return Packet(opcode=opcodes.RC_ACKNOWLEDGE, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"), src_ip=IPS[1].to_bytes(4, "big"),
-        dst_ip=IPS[0].to_bytes(4, "big"), dest_qpn=qp.qpn, psn=psn & opcodes.PSN_MASK, syndrome=syndrome, msn=0).build(pad_frame=True)
-
-
 def b1(seed, say):
     """Cycles per frame of each side alone, by size."""
     out, side = [], B1(seed)
@@ -252,18 +225,19 @@ def stream(operation, pmtu, size, count, both, seed):
 
 def b2(seed, say):
     out = []
-    for operation in ("WRITE", "SEND"):
+    for operation in OPERATIONS[:2]:
         say(f"B2 {operation}")
         clocks, _, _, frames = stream(operation, 1024, 64, 1000, False, seed)
-        out.append(row("B2", f"{operation} 64 B, one QP", clocks/frames, "clocks/message", None, **rates(clocks/frames, 64)))
+        out.append(row("B2", f"{operation} 64 B, one QP", clocks/frames, "clocks/message", MUST["B2"],
+            **rates(clocks/frames, 64)))
     return out
 
 
 def b3(seed, say):
     out = []
     for both in (False, True):
-        for pmtu in (4096, 1024, 256):
-            for operation in ("WRITE", "SEND", "READ"):
+        for pmtu in PMTUS:
+            for operation in OPERATIONS:
                 way = "both ways" if both else "one way"
                 say(f"B3 {operation} {pmtu} {way}")
                 clocks, share, payload, _ = stream(operation, pmtu, 4096, 1000, both, seed)
@@ -272,87 +246,9 @@ def b3(seed, say):
     return out
 
 
-# B4 to B7: one engine, latencies --------------------------------------------------------------------
-
-class Latency:
-    """One QP of one engine; the bench is the peer."""
-    def __init__(self, seed):
-        self.bench  = Bench(seed=seed, memory=IDEAL)
-        self.engine = engine = self.bench.engines[0]
-        cq          = engine.roce.create_cq(6)
-        self.mr     = engine.roce.reg_mr(BUFFERS, 1 << 20, access=7)
-        self.qp     = qp = engine.roce.create_qp(cq, cq, src_mac=MACS[0], dst_mac=MACS[1], src_ip=IPS[0], dst_ip=IPS[1], pmtu=5, dest_qpn=0x1000,
-            sq_psn=0, rq_psn=0, timeout=0)
-        for state in (1, 2, 3):
-            qp.modify(state)
-        self.psn = 0
-
-    def request(self, opcode, size):
-        packet = Packet(opcode=opcode, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"), src_ip=IPS[1].to_bytes(4, "big"),
-            dst_ip=IPS[0].to_bytes(4, "big"), dest_qpn=self.qp.qpn, psn=self.psn, ackreq=1, rkey=self.mr.rkey, dma_length=size, va=BUFFERS + 64,
-            payload=bytes(0 if opcode == opcodes.RC_READ_REQUEST else size))
-        self.psn += 1
-        return packet.build(pad_frame=True)
-
-    def answer(self, frame):
-        """Clocks from the last beat of `frame` to the first beat of the next frame out."""
-        self.engine.frames()
-        self.engine.rx.times()
-        self.engine.send(frame)
-        self.bench.sim.until(self.engine.tx, 1, max_cycles=5000)
-        out = self.engine.tx.recv()
-        return out.first - self.engine.rx.times()[-1][2]
-
-
-def b4_to_b7(seed, say):
-    say("B4 to B7")
-    out, side = [], Latency(seed)
-    qp, engine, bench = side.qp, side.engine, side.bench
-    before = []
-    for _ in range(3):
-        engine.frames()
-        qp.post_send(verbs.WR_RDMA_WRITE, inline=bytes(64), remote_va=REMOTE, rkey=1, ring=False)
-        start = bench.sim.cycles()
-        qp.ring_send()
-        bench.sim.until(engine.tx, 1, max_cycles=5000)
-        frame = engine.tx.recv()
-        before.append(frame.first - start)
-        engine.send(ack(qp, parse(frame.data).psn))
-        bench.step(300)
-    out.append(row("B4", "doorbell to first beat, 64 B inline WRITE fetched from the ring", min(before), "clocks"))
-    for size in (0, 64, 1024, 4096):
-        out.append(row("B5", f"WRITE of {size} B in to ACK out", side.answer(side.request(opcodes.RC_WRITE_ONLY, size)), "clocks", payload_beats=-(-size//64)))
-        bench.step(300)
-    for size in (64, 1024):
-        out.append(row("B6", f"READ of {size} B in to response out, 4 clocks of memory latency in it",
-            side.answer(side.request(opcodes.RC_READ_REQUEST, size)), "clocks"))
-        side.psn += 0
-        bench.step(500)
-    for size in (64, 1024):
-        qp.post_send(verbs.WR_RDMA_WRITE, side.mr, va=BUFFERS, length=size, remote_va=REMOTE, rkey=1)
-        bench.step(300)
-        psn = parse(engine.frames()[-1]).psn
-        out.append(row("B7", f"sequence NAK in to retransmission of {size} B out, two memory reads in it", side.answer(ack(qp, psn, opcodes.NAK_PSN_SEQUENCE)), "clocks"))
-        bench.step(500)
-        engine.send(ack(qp, psn))
-        bench.step(300)
-    return out
-
-
 # Command --------------------------------------------------------------------------------------------
 
 PARTS = {"B1": b1, "B2": b2, "B3": b3, "B4": b4_to_b7}
-
-
-def judge(rows, floors):
-    """Marks rows that are worse than their recorded floor (1 per cent and half a clock allowed for rounding)."""
-    for r in rows:
-        floor = floors.get(f"{r['name']} {r['what']}")
-        if floor is None:
-            continue
-        r["floor"] = floor
-        worse = r["value"] > floor*1.01 + 0.5 if r["better"] == "lower" else r["value"] < floor*0.99
-        r["ok"] = r["ok"] and not worse
 
 
 def show(rows):
@@ -376,8 +272,17 @@ def main(argv=None):
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=sorted(PARTS), help="parts to run (B4 stands for B4 to B7)")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     parser.add_argument("--record", action="store_true", help="write the floors that later runs must reach")
+    parser.add_argument("--markdown", action="store_true", help="print README.md's tables from the floors; no run")
+    parser.add_argument("--readme", action="store_true", help="write them into README.md; no run")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
+    if args.markdown or args.readme:
+        from doc import generate
+        if args.readme:
+            generate.fill(generate.ROOT / "README.md")
+        if args.markdown:
+            print(markdown(json.loads(FLOORS.read_text(encoding="utf-8"))), end="")
+        return env.OK
     say  = (lambda text: print(f"bench: {text}", file=sys.stderr, flush=True))
     rows = [r for part in args.only for r in PARTS[part](args.seed, say)]
     floors = json.loads(FLOORS.read_text()) if FLOORS.exists() else {}

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""sim/bench.py: musts, floors and the exit status, on rows made here."""
+"""sim/bench.py: musts, floors, README and the exit status, on rows made here."""
 import json
 
 import pytest
 
-from sim import bench, env
+from sim import bench, bench_rows, env
+from test.conftest import ROOT
 
 
 @pytest.mark.parametrize("value,better,ok", [(17.9, "lower", True), (18, "lower", True), (18.01, "lower", False),
@@ -70,6 +71,38 @@ def test_exit_status(run, rows, recorded, status):
     """0 only if every row reaches its must and its floor; the table marks the one that does not."""
     got, text, _ = run(rows, recorded)
     assert got == status and ("BELOW" in text) == (status == env.FAILED)
+
+
+BUDGETS = [("B2", "WRITE 64 B, one QP", bench_rows.MUST["B2"])] + [r for r in bench_rows.latencies() if r[2]]
+
+
+@pytest.mark.parametrize("name,what,must", BUDGETS, ids=[f"{name} {what}" for name, what, _ in BUDGETS])
+def test_above_its_must(run, name, what, must):
+    """One clock above the must of any budget fails the command, at the must it passes."""
+    made = dict(name=name, what=what, unit="clocks", limit=must)
+    assert run([{**made, "value": must}, GOOD])[0] == env.OK
+    got, text, _ = run([{**made, "value": must + 1}, GOOD])
+    assert got == env.FAILED and text.count("BELOW") == 1
+
+
+def test_musts_are_the_budgets():
+    """Constants of the latency budgets, spelled out: payload beats, response beats, messages acknowledged."""
+    musts = {(name, what): must for name, what, must in bench_rows.latencies()}
+    assert [m for (n, _), m in musts.items() if n == "B5"] == [39, 40, 55, 103]
+    assert [m for (n, _), m in musts.items() if n == "B6"] == [42, 57, 105]
+    assert [m for (n, _), m in musts.items() if n == "B7"] == [67, 82, 73, 91, 163]
+
+
+def test_readme_and_floors_agree(capsys):
+    """README shows what is recorded: --markdown prints its tables; another figure gives another text."""
+    floors = json.loads(bench.FLOORS.read_text())
+    assert bench.main(["--markdown"]) == env.OK
+    made = capsys.readouterr().out
+    assert made == bench_rows.markdown(floors)
+    assert made in (ROOT / "README.md").read_text(encoding="utf-8"), "sim/bench.py --readme"
+    for key in ("B1 receive, 64 B", "B2 WRITE 64 B, one QP", "B3 SEND, PMTU 256, one way",
+                "B5 WRITE of 64 B in to ACK out"):
+        assert bench_rows.markdown({**floors, key: floors[key]*.97}) != made, key
 
 
 def test_json_and_record(run):
