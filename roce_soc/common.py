@@ -186,16 +186,20 @@ def connection_layout():
 
 # Receive side, in packet order ------------------------------------------------------------------------
 
-def roce_frame_description(dw=DATA_WIDTH):
-    """A RoCE frame from network/receive: raw beats, fields stable from the first beat to the last.
+def roce_header_description():
+    """Headers of a RoCE frame from network/receive: one pulse a frame, the clock before its first beat.
 
-    `end` counts bytes from the frame's start to behind the ICRC, `bth` holds BTH and extension
-    headers as they stand on the wire (byte 0 in bits 7:0), `bth_offset` is the BTH's place.
+    `bth` holds BTH and extension headers as they stand on the wire (byte 0 in bits 7:0), `bth_offset`
+    is the BTH's place in the frame.
     """
-    return EndpointDescription(
-        [("data", dw), ("last_be", dw//8), ("error", dw//8)],
-        [("vlan", 1), ("ipv6", 1), ("end", 14), ("bth_offset", 7), ("udp_length", 16), ("bth", 8*(12 + 28)),
-         ("dst_mac", 48), ("src_ip", 128), ("dst_ip", 128), ("ecn", 2), ("row", 6)])
+    return EndpointDescription([
+        ("ipv6", 1), ("bth_offset", 7), ("udp_length", 16), ("bth", 8*(12 + 28)),
+        ("dst_mac", 48), ("src_ip", 128), ("dst_ip", 128), ("ecn", 2)])
+
+
+def roce_frame_description(dw=DATA_WIDTH):
+    """A RoCE frame from network/receive: raw beats. `end` counts bytes from the frame's start to behind the ICRC."""
+    return EndpointDescription([("data", dw), ("last_be", dw//8), ("error", dw//8)], [("end", 14), ("row", 6)])
 
 
 def rx_beats_description(dw=DATA_WIDTH):
@@ -204,9 +208,9 @@ def rx_beats_description(dw=DATA_WIDTH):
 
 
 def rx_verdict_description():
-    """The decoder's judgement of a frame, in frame order: row 0 = good, else the row of errors.py."""
+    """The decoder's judgement of a frame, in frame order: good, or the row of errors.py that it breaks."""
     fields = [f for f in rx_packet_description().payload_layout if f[0] not in ("has_slot", "slot", "offset")]
-    return EndpointDescription(fields + [("row", 6), ("response", 1), ("cnp", 1)])
+    return EndpointDescription(fields + [("good", 1), ("row", 6), ("response", 1), ("cnp", 1)])
 
 
 # Commands to queue owners -----------------------------------------------------------------------------

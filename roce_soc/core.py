@@ -24,7 +24,8 @@ from roce_soc.network.turnaround import RoCETurnaround
 from roce_soc.packet.buffer import PacketBuffer
 from roce_soc.packet.decoder import RoCEDecoder
 from roce_soc.packet.encoder import RoCEEncoder, frame_params
-from roce_soc.packet.icrc import ICRCChecker, ICRCInserter
+from roce_soc.packet.icrc import ICRCInserter
+from roce_soc.packet.icrc_checker import ICRCChecker
 from roce_soc.qp.command import CommandPort
 from roce_soc.qp.context import QPContext
 from roce_soc.queue.cq import CompletionQueues
@@ -104,8 +105,10 @@ class RoCECore(LiteXModule):
         self.placer  = placer  = PayloadPlacer()
         self.comb += [
             turnaround.source.connect(receive.sink),
+            receive.header.connect(decoder.header),
             receive.source.connect(decoder.sink),
-            icrc.tap(receive.source),
+            receive.early.connect(icrc.sink),
+            icrc.judge.eq(receive.early_roce), icrc.end.eq(receive.early_end),
             decoder.icrc_valid.eq(icrc.valid),
             decoder.icrc_good.eq(icrc.good),
             decoder.source.connect(buffer.sink),

@@ -110,14 +110,22 @@ class FlagTable(LiteXModule):
 class BypassFIFO(LiteXModule):
     """FIFO that an item passes in no time when it is empty.
 
+    Parameters
+    ----------
+    layout : layout or EndpointDescription
+    depth : int
+    frames : bool
+        Items are beats with first and last; else each is a token with both set.
+
     Latency: 0 clocks when empty, else 1.
     """
-    def __init__(self, layout, depth):
+    def __init__(self, layout, depth, frames=False):
         self.sink, self.source = sink, source = stream.Endpoint(layout), stream.Endpoint(layout)
 
         # # #
 
         self.fifo = fifo = stream.SyncFIFO(layout, depth)
+        self.level = fifo.level
         empty = Signal()
         self.comb += [
             empty.eq(fifo.level == 0),
@@ -125,7 +133,47 @@ class BypassFIFO(LiteXModule):
             fifo.sink.valid.eq(sink.valid & ~(empty & source.ready)),
             fifo.source.ready.eq(source.ready & ~empty),
             source.valid.eq(Mux(empty, sink.valid, fifo.source.valid)),
+            source.payload.eq(fifo.source.payload), source.param.eq(fifo.source.param),
+            If(empty, source.payload.eq(sink.payload), source.param.eq(sink.param)),
+        ]
+        if frames:
+            self.comb += source.first.eq(Mux(empty, sink.first, fifo.source.first)), source.last.eq(Mux(empty, sink.last, fifo.source.last))
+        else:
+            self.comb += source.first.eq(1), source.last.eq(1)
+
+
+# BypassQueue --------------------------------------------------------------------------------------
+
+class BypassQueue(LiteXModule):
+    """As BypassFIFO for tokens, wide and deep: block RAM does, and what waits stands in a register.
+
+    Latency: 0 clocks when empty, else 3 at most.
+    """
+    def __init__(self, layout, depth):
+        self.sink, self.source = sink, source = stream.Endpoint(layout), stream.Endpoint(layout)
+
+        # # #
+
+        self.fifo = fifo = stream.SyncFIFO(layout, depth, buffered=True)
+        held, held_valid = Record(sink.description.payload_layout), Signal()
+        empty = Signal()
+        self.comb += [
+            empty.eq(fifo.level == 0),
+            sink.connect(fifo.sink, omit={"valid"}),
+            # Into the register when it is free or becomes so; what the source takes at once goes nowhere.
+            fifo.sink.valid.eq(sink.valid & (~empty | (held_valid & ~source.ready))),
+            fifo.source.ready.eq(~held_valid | source.ready),
+            source.valid.eq(held_valid | (empty & sink.valid)),
+            source.payload.eq(sink.payload),
+            If(held_valid, source.payload.eq(held)),
             source.first.eq(1), source.last.eq(1),
-            source.payload.eq(fifo.source.payload),
-            If(empty, source.payload.eq(sink.payload)),
+        ]
+        self.sync += [
+            If(fifo.source.valid & fifo.source.ready,
+                held_valid.eq(1), held.eq(fifo.source.payload),
+            ).Elif(held_valid,
+                If(source.ready, held_valid.eq(empty & sink.valid), held.eq(sink.payload)),
+            ).Elif(empty & sink.valid,
+                held_valid.eq(~source.ready), held.eq(sink.payload),
+            ),
         ]

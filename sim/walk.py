@@ -54,7 +54,7 @@ MILESTONES = (
     (RESPOND,     "network/turnaround.py",           "first beat from the wire",           "turnaround.source",          1),
     (RESPOND,     "network/receive.py",              "first beat with L2-L4 fields",       "receive.source",             1),
     (RESPOND,     "packet/decoder.py",               "first beat with the record",         "decoder.source",             1),
-    (RESPOND,     "packet/icrc.py",                  "ICRC verdict",                       "icrc",                       1),
+    (RESPOND,     "packet/icrc_checker.py",          "ICRC verdict",                       "icrc",                       1),
     (RESPOND,     "packet/buffer.py",                "request leaves the buffer",          "buffer.request",             1),
     (RESPOND,     "transport/responder_check.py",    "checked, next state written",        "responder.check.verdict",    1),
     (RESPOND,     "memory/mr.py",                    "key asked",                          "responder.execute.request",  1),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""packet/icrc: worked examples, every end modulo 64, corrupted bits, gaps; judged by zlib through test/model."""
+"""packet/icrc, packet/icrc_checker: worked examples, every end modulo 64, corrupted bits, gaps; judged by zlib through test/model."""
 import pytest
 from litex.gen import LiteXModule
 from litex.soc.interconnect.stream import Endpoint, EndpointDescription
@@ -7,7 +7,8 @@ from migen import If
 
 from roce_soc import opcodes
 from roce_soc.packet import icrc
-from roce_soc.packet.icrc import ICRCChecker, ICRCInserter
+from roce_soc.packet.icrc import ICRCInserter
+from roce_soc.packet.icrc_checker import ICRCChecker, residue
 from sim.harness import Sim, build
 from test.model.packet import Packet, parse
 
@@ -33,13 +34,17 @@ EXAMPLES = {
 
 
 class Check(LiteXModule):
+    """The checker with `end` beside the beat."""
     def __init__(self):
-        self.checker = ICRCChecker()
+        self.checker = checker = ICRCChecker()
+        self.sink    = sink    = Endpoint(EndpointDescription([("data", 512)], [("vlan", 1), ("ipv6", 1), ("end", 14), ("judge", 1)]))
+        self.comb += sink.connect(checker.sink, omit={"end", "judge"})
+        self.sync += checker.end.eq(sink.end), checker.judge.eq(sink.judge)
 
 
 def make_checker():
     top = Check()
-    return top, {"sink": top.checker.sink, "verdict_valid": top.checker.valid, "verdict_good": top.checker.good}
+    return top, {"sink": top.sink, "verdict_valid": top.checker.valid, "verdict_good": top.checker.good}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +103,7 @@ class CheckBench:
         got, at = [], []
         for frame in frames:
             vlan, ipv6, end = end_of(frame)
-            self.source.send(frame, **{**dict(vlan=vlan, ipv6=ipv6, end=end), **override})
+            self.source.send(frame, **{**dict(vlan=vlan, ipv6=ipv6, end=end, judge=1), **override})
         while self.source.pending or not got or self.sim.cycles() < self._last + 10:
             self.sim.step()
             if self.source.pending:
@@ -155,6 +160,18 @@ def test_bad_frames(checker, seed, rng):
     for wrong in (end + 4, end - 4, end + 64, end - 64, end + 1, end + 2, 0x2002, 2):
         got, _ = CheckBench(checker, seed).verdicts([long, random_packet(rng, length=8)][:1], end=wrong)
         assert got == [0]
+
+
+def test_other_frames(checker, seed, rng):
+    """Frames that are not to be judged get no verdict and leave nothing behind."""
+    bench, wanted = CheckBench(checker, seed, .2), 0
+    for n in range(100):
+        vlan, ipv6, end = end_of(frame := random_packet(rng, length=rng.randrange(200)))
+        judge = n % 3 != 0
+        bench.source.send(frame, vlan=vlan, ipv6=ipv6, end=end if judge else rng.randrange(1 << 14), judge=judge)
+        wanted += judge
+    got, _ = bench.verdicts([random_packet(rng)])
+    assert got == [1]*(wanted + 1)
 
 
 def test_frame_shorter_than_its_end(checker, seed, rng):
@@ -230,7 +247,7 @@ def test_arithmetic():
         beat = (1 << bit).to_bytes(64, "little")
         assert columns[bit] == zlib.crc32(beat) ^ zlib.crc32(bytes(64))
     assert icrc.data_columns(-16)[9] == icrc.crc_step(columns[9], -16)
-    assert len({icrc.residue(2 + 4 * n) for n in range(16)}) == 16
+    assert len({residue(2 + 4 * n) for n in range(16)}) == 16
 
 
 def test_width():

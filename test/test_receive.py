@@ -12,7 +12,7 @@ from roce_soc.errors import ERRORS
 from roce_soc.network.receive import RoCEReceive
 from roce_soc.packet.buffer import PacketBuffer
 from roce_soc.packet.decoder import RoCEDecoder
-from roce_soc.packet.icrc import ICRCChecker
+from roce_soc.packet.icrc_checker import ICRCChecker
 from roce_soc.qp.context import QPContext
 from sim.harness import Sim, build
 from test.model.packet import Packet
@@ -32,8 +32,10 @@ class ReceiveSide(LiteXModule):
         self.decoder = RoCEDecoder(self.context.get_port(), N_QPS)
         self.buffer  = PacketBuffer(n_chunks=64)
         self.comb += [
+            self.receive.header.connect(self.decoder.header),
             self.receive.source.connect(self.decoder.sink),
-            self.icrc.tap(self.receive.source),
+            self.receive.early.connect(self.icrc.sink),
+            self.icrc.judge.eq(self.receive.early_roce), self.icrc.end.eq(self.receive.early_end),
             self.decoder.icrc_valid.eq(self.icrc.valid),
             self.decoder.icrc_good.eq(self.icrc.good),
             self.decoder.source.connect(self.buffer.sink),
@@ -161,6 +163,17 @@ def test_back_to_back(so):
     records = bench.response.recv_all()
     assert [r.psn for r in records] == list(range(60))
     assert bench.rx.stats()["stalled"] == 0
+
+
+@pytest.mark.parametrize("opcode,length,beats", [(opcodes.RC_ACKNOWLEDGE, 0, 1), (opcodes.RC_READ_REQUEST, 0, 2), (opcodes.RC_WRITE_ONLY, 64, 3)])
+def test_latency(so, opcode, length, beats):
+    """A record is there seven clocks after its frame's last beat, however short the frame is."""
+    bench = Bench(so)
+    bench.rx.send(packet(opcode, payload=bytes(length)).build(pad_frame=True))
+    out   = bench.response if opcodes.OPCODES[opcode].is_response else bench.request
+    bench.sim.until(out, 1)
+    _, _, last, count = bench.rx.times()[0]
+    assert count == beats and out.recv().first - last == 7
 
 
 BAD = {

@@ -11,7 +11,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc import opcodes
-from roce_soc.common import DATA_WIDTH, roce_frame_description, roce_wire_description
+from roce_soc.common import DATA_WIDTH, roce_frame_description, roce_header_description, roce_wire_description
 from roce_soc.errors import ERRORS
 
 
@@ -33,10 +33,14 @@ class RoCEReceive(LiteXModule):
     ---------
     sink : roce_wire_description(512), in
         Frames of the PHY; always accepted; gaps inside a frame are allowed.
+    header : roce_header_description(), out
+        Fields of a RoCE frame (UDP destination port 4791), the clock before its first beat; valid only.
     source : roce_frame_description(512), out
-        RoCE frames (UDP destination port 4791); valid only, no ready. `row` != 0 names the first
-        rule of layers 3 and 4 that the frame breaks; valid from the third clock after the first beat to the second
-        after the next frame's first beat.
+        RoCE frames; valid only, no ready. `row` != 0 names the first rule of layers 3 and 4 that the frame
+        breaks; valid from the second clock after the first beat to the first after the next frame's first beat.
+    early : {data 512}, {vlan, ipv6}, out; early_roce, early_end : Signal, out
+        For the ICRC checker: beats of every frame, two clocks before `source`. The clock after a beat:
+        whether its frame is RoCE, and its `end`.
     slow_source : roce_wire_description(512), out
         All other frames; valid only, the slow path drops whole frames when it has no room.
 
@@ -49,7 +53,10 @@ class RoCEReceive(LiteXModule):
             raise ValueError(f"data_width must be {DATA_WIDTH}, not {dw!r}")
         # Stream Endpoints.
         self.sink        = sink        = stream.Endpoint(roce_wire_description(dw))
+        self.header      = header      = stream.Endpoint(roce_header_description())
         self.source      = source      = stream.Endpoint(roce_frame_description(dw))
+        self.early       = early       = stream.Endpoint(stream.EndpointDescription([("data", dw)], [("vlan", 1), ("ipv6", 1)]))
+        self.early_roce, self.early_end = Signal(), Signal(14)
         self.slow_source = slow_source = stream.Endpoint(roce_wire_description(dw))
 
         # # #
@@ -107,6 +114,10 @@ class RoCEReceive(LiteXModule):
                 )
             )
         ]
+        self.comb += [
+            early.valid.eq(s1_valid), early.first.eq(s1_first), early.last.eq(s1_last),
+            early.data.eq(s1.data), early.vlan.eq(vlan), early.ipv6.eq(ipv6),
+        ]
 
         # Stage 2: every field by its place in the frame's layout; headers as raw bytes.
         window = Cat(s1.data, s1_next)
@@ -132,15 +143,13 @@ class RoCEReceive(LiteXModule):
             for size in (opcodes.IPV4_BYTES, opcodes.IPV6_BYTES) for base in (ip_at[0], ip_at[1])])
         tos     = by_layout([s1.data[8*15:8*16], s1.data[8*19:8*20], s1.data[8*15:8*16] >> 4, s1.data[8*19:8*20] >> 4])
 
-        f           = source
         s2          = Record(older.layout)
         s2_valid, s2_first, s2_last, s2_roce, s2_slow = Signal(), Signal(), Signal(), Signal(), Signal()
-        total_length, udp_length = Signal(16), Signal(16)
+        total_length = Signal(16)
         roce_port, udp_protocol  = Signal(), Signal()
         fragment, options        = Signal(), Signal()
         partial      = [Signal(17) for _ in range(5)]
-        fields       = Record([(n, w) for n, w in (("vlan", 1), ("ipv6", 1), ("bth_offset", 7), ("bth", 320),
-            ("dst_mac", 48), ("src_ip", 128), ("dst_ip", 128), ("ecn", 2))])
+        udp_offset   = Signal(7)
         ip_frame = Signal()
         self.sync += [
             s2_valid.eq(s1_valid),
@@ -148,19 +157,19 @@ class RoCEReceive(LiteXModule):
             s2_first.eq(s1_first),
             s2_last.eq(s1_last),
             If(s1_valid & s1_first,
-                fields.vlan.eq(vlan),
-                fields.ipv6.eq(ipv6),
-                fields.bth_offset.eq(Mux(ipv6, Mux(vlan, 66, 62), Mux(vlan, 46, 42))),
-                fields.bth.eq(raw_bth),
-                fields.dst_mac.eq(big_endian(s1.data, 0, 6)),
-                fields.src_ip.eq(Mux(ipv6, at(8, 16), at(12, 4))),
-                fields.dst_ip.eq(Mux(ipv6, at(24, 16), at(16, 4))),
+                header.ipv6.eq(ipv6),
+                udp_offset.eq(Mux(ipv6, Mux(vlan, 58, 54), Mux(vlan, 38, 34))),
+                header.bth_offset.eq(Mux(ipv6, Mux(vlan, 66, 62), Mux(vlan, 46, 42))),
+                header.bth.eq(raw_bth),
+                header.dst_mac.eq(big_endian(s1.data, 0, 6)),
+                header.src_ip.eq(Mux(ipv6, at(8, 16), at(12, 4))),
+                header.dst_ip.eq(Mux(ipv6, at(24, 16), at(16, 4))),
                 # ECN: low two bits of the TOS byte; IPv6's traffic class straddles bytes 0 and 1.
-                fields.ecn.eq(tos[:2]),
+                header.ecn.eq(tos[:2]),
                 ip_frame.eq(ipv4 | ipv6),
                 # IPv6 counts the payload alone, IPv4 its header too.
                 total_length.eq(at(2, 2, v6_offset=4)),
-                udp_length.eq(at(4, 2, l4=True)),
+                header.udp_length.eq(at(4, 2, l4=True)),
                 udp_protocol.eq(at(9, 1, v6_offset=6) == opcodes.IP_PROTOCOL_UDP),
                 roce_port.eq(at(2, 2, l4=True) == opcodes.UDP_PORT),
                 fragment.eq(~ipv6 & ((at(6, 2) & 0x3fff) != 0)),
@@ -178,8 +187,12 @@ class RoCEReceive(LiteXModule):
             slow.eq(~roce),
             s2_roce.eq(Mux(s2_first, roce, keep_roce)),
             s2_slow.eq(Mux(s2_first, slow, keep_slow)),
+            header.valid.eq(s2_valid & s2_first & roce),
+            header.first.eq(1), header.last.eq(1),
+            self.early_roce.eq(s2_roce),
+            self.early_end.eq(udp_offset + header.udp_length),
         ]
-        l3_bytes = Signal(16)
+        l3_bytes, udp_bytes    = Signal(16), Signal(16)
         checksum_a, checksum_b = Signal(19), Signal(19)
         bad_fragment, bad_options, bad_length = Signal(), Signal(), Signal()
         self.sync += [
@@ -198,11 +211,9 @@ class RoCEReceive(LiteXModule):
             If(s2_valid & s2_first,
                 keep_roce.eq(roce),
                 keep_slow.eq(slow),
-                [getattr(f, n).eq(getattr(fields, n)) for n in
-                    ("vlan", "ipv6", "bth_offset", "bth", "dst_mac", "src_ip", "dst_ip", "ecn")],
-                f.udp_length.eq(udp_length),
-                f.end.eq(fields.bth_offset + udp_length - opcodes.UDP_BYTES),
-                l3_bytes.eq(total_length - Mux(fields.ipv6, 0, opcodes.IPV4_BYTES)),
+                udp_bytes.eq(header.udp_length),
+                source.end.eq(self.early_end),
+                l3_bytes.eq(total_length - Mux(header.ipv6, 0, opcodes.IPV4_BYTES)),
                 checksum_a.eq(partial[0] + partial[1] + partial[2]),
                 checksum_b.eq(partial[3] + partial[4]),
                 bad_fragment.eq(fragment),
@@ -210,20 +221,20 @@ class RoCEReceive(LiteXModule):
             )
         ]
 
-        # Behind stage 3: checksum folded, lengths compared; `row` follows three clocks after the first beat.
-        checksum, folded = Signal(20), Signal(17)
-        bad, bad_early   = Signal(3), Signal(2)
+        # Behind stage 3: checksum added up, lengths compared; `row` follows two clocks after the first beat.
+        checksum, ones_left = Signal(20), Signal(16)
+        bad_early = Signal(2)
+        self.comb += ones_left.eq(~checksum[16:])
         self.sync += [
             checksum.eq(checksum_a + checksum_b),
-            bad_length.eq((f.udp_length > l3_bytes)
-                | (f.udp_length < opcodes.UDP_BYTES + opcodes.BTH_BYTES + opcodes.ICRC_BYTES)
-                | (f.udp_length[13:] != 0)),
+            bad_length.eq((udp_bytes > l3_bytes)
+                | (udp_bytes < opcodes.UDP_BYTES + opcodes.BTH_BYTES + opcodes.ICRC_BYTES)
+                | (udp_bytes[13:] != 0)),
             bad_early.eq(Cat(bad_fragment, bad_options)),
-            bad.eq(Cat(bad_early, bad_length)),
-            folded.eq(checksum[:16] + checksum[16:]),
             source.row.eq(0),
-            If((folded[:16] + folded[16]) != 0xffff, source.row.eq(ERRORS["IP_CHECKSUM"].index)),
-            If(bad[2], source.row.eq(ERRORS["UDP_LENGTH"].index)),
-            If(bad[0], source.row.eq(ERRORS["IP_FRAGMENT"].index)),
-            If(bad[1], source.row.eq(ERRORS["IP_OPTIONS"].index)),
+            # Folded, that is with its carries added, the sum must be all ones: low half = ones - carries.
+            If(checksum[:16] != ones_left, source.row.eq(ERRORS["IP_CHECKSUM"].index)),
+            If(bad_length, source.row.eq(ERRORS["UDP_LENGTH"].index)),
+            If(bad_early[0], source.row.eq(ERRORS["IP_FRAGMENT"].index)),
+            If(bad_early[1], source.row.eq(ERRORS["IP_OPTIONS"].index)),
         ]

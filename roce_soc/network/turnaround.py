@@ -6,6 +6,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import DATA_WIDTH, MAX_FRAME, roce_wire_description
+from roce_soc.table import BypassFIFO
 
 WIRE_BEATS = 128     # of the FIFO that holds the wire back while a local frame passes.
 LEVEL      = WIRE_BEATS - MAX_FRAME//64 - 16
@@ -25,7 +26,7 @@ class RoCETurnaround(LiteXModule):
     source : roce_wire_description(512), out
         Valid only.
 
-    Latency: 1 clock, one beat a clock.
+    Latency: none when nothing waits, one beat a clock.
     """
     def __init__(self, dw=DATA_WIDTH):
         self.wire   = wire   = stream.Endpoint(roce_wire_description(dw))
@@ -34,7 +35,7 @@ class RoCETurnaround(LiteXModule):
 
         # # #
 
-        self.fifo = fifo = stream.SyncFIFO(roce_wire_description(dw), WIRE_BEATS)
+        self.fifo = fifo = BypassFIFO(roce_wire_description(dw), WIRE_BEATS, frames=True)
         inside_wire, inside_local = Signal(), Signal()
         take_local = Signal()
         self.comb += [

@@ -11,6 +11,7 @@ from litex.soc.interconnect import stream
 from roce_soc.common import (
     DATA_WIDTH, refusal_description, rx_beats_description, rx_packet_description, rx_verdict_description)
 from roce_soc.errors import ERRORS
+from roce_soc.table import BypassQueue
 
 CHUNK_BEATS  = 8
 RECORD_DEPTH = 64      # packets that may wait for the responder or the completer.
@@ -36,7 +37,7 @@ class PacketBuffer(LiteXModule):
     sink : rx_beats_description(512), in
         Beats from the decoder; valid only.
     verdict : rx_verdict_description(), in
-        One pulse a frame, in order, after the frame's last beat.
+        One pulse a frame, in order, two clocks after the frame's last beat or later.
     request, response : rx_packet_description(), out
         Records of good packets.
     fetch : {slot, discard}, in
@@ -46,7 +47,7 @@ class PacketBuffer(LiteXModule):
     refusal : refusal_description(), out
         One pulse for each frame that was not handed out.
 
-    Latency: verdict to record 2 clocks; fetch to the first beat 4 clocks, then one beat a clock,
+    Latency: verdict to record none when no record waits; fetch to the first beat 4 clocks, then one beat a clock,
         no gap between packets.
     Errors : no free chunk, or no room for the record: the frame is dropped whole, row BUFFER_FULL.
     """
@@ -162,30 +163,28 @@ class PacketBuffer(LiteXModule):
             size_write.dat_w.eq(stored),
         ]
 
-        # Commit or give back. The verdict is registered so that the frame's entry is there.
-        v        = Record(rx_verdict_description().payload_layout)
-        v_valid  = Signal()
-        names    = [n for n, _ in rx_verdict_description().payload_layout]
-        self.sync += [v_valid.eq(verdict.valid), [getattr(v, n).eq(getattr(verdict, n)) for n in names]]
-        self.requests  = requests  = stream.SyncFIFO(rx_packet_description(), RECORD_DEPTH, buffered=True)
-        self.responses = responses = stream.SyncFIFO(rx_packet_description(), RECORD_DEPTH, buffered=True)
+        # Commit or give back. A record that nothing is before is handed out in the verdict's clock.
+        v        = verdict
+        names    = [n for n, _ in rx_packet_description().payload_layout if n not in ("has_slot", "slot", "offset")]
+        self.requests  = requests  = BypassQueue(rx_packet_description(), RECORD_DEPTH)
+        self.responses = responses = BypassQueue(rx_packet_description(), RECORD_DEPTH)
         self.drops     = drops     = stream.SyncFIFO([("slot", chunk_bits)], n_chunks, buffered=True)
         good, room, has_slot = Signal(), Signal(), Signal()
         self.comb += [
-            frames.source.ready.eq(v_valid),
+            frames.source.ready.eq(v.valid),
             has_slot.eq(frames.source.size != 0),
             room.eq(Mux(v.response, responses.sink.ready, requests.sink.ready) & ~frames.source.overflow),
-            good.eq(v_valid & (v.row == 0)),
+            good.eq(v.valid & v.good),
             requests.sink.valid.eq(good & room & ~v.response),
             responses.sink.valid.eq(good & room & v.response),
-            drops.sink.valid.eq(v_valid & has_slot & ~(good & room)),
+            drops.sink.valid.eq(v.valid & has_slot & ~(good & room)),
             drops.sink.slot.eq(frames.source.head),
             requests.source.connect(self.request),
             responses.source.connect(self.response),
         ]
         for records in (requests, responses):
             self.comb += [
-                [getattr(records.sink, n).eq(getattr(v, n)) for n in names if n not in ("row", "response", "cnp")],
+                [getattr(records.sink, n).eq(getattr(v, n)) for n in names],
                 records.sink.first.eq(1),
                 records.sink.last.eq(1),
                 records.sink.has_slot.eq(has_slot),
@@ -193,8 +192,8 @@ class PacketBuffer(LiteXModule):
                 records.sink.offset.eq(frames.source.offset),
             ]
         self.sync += [
-            self.refusal.valid.eq(v_valid & ~(good & room)),
-            self.refusal.row.eq(Mux(v.row != 0, v.row, ERRORS["BUFFER_FULL"].index)),
+            self.refusal.valid.eq(v.valid & ~(good & room)),
+            self.refusal.row.eq(Mux(v.good, ERRORS["BUFFER_FULL"].index, v.row)),
             self.refusal.qpn.eq(v.qpn),
             self.refusal.psn.eq(v.psn),
             self.refusal.opcode.eq(v.opcode),

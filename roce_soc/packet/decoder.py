@@ -11,9 +11,10 @@ from litex.soc.interconnect import stream
 
 from roce_soc import abi, opcodes
 from roce_soc.common import (
-    DATA_BYTES, DATA_WIDTH, roce_frame_description, rx_beats_description, rx_verdict_description)
+    DATA_BYTES, DATA_WIDTH, roce_frame_description, roce_header_description, rx_beats_description, rx_verdict_description)
 from roce_soc.errors import ERRORS
 from roce_soc.network.receive import big_endian
+from roce_soc.table import BypassFIFO
 
 # Field of a received record -> (header, field) of opcodes.EXT_HEADERS that may carry it.
 RECORD_FIELDS = {
@@ -63,19 +64,21 @@ class RoCEDecoder(LiteXModule):
 
     Endpoints
     ---------
+    header : roce_header_description(), in
     sink : roce_frame_description(512), in
         From network/receive; valid only.
     icrc_valid, icrc_good : Signal, in
-        The checker's verdicts, one pulse a frame in frame order, later than the frame's last beat.
+        The checker's verdicts, one pulse a frame in frame order, two clocks after the frame's last beat or later.
     source : rx_beats_description(512), out
-        The frame's beats for the packet buffer, two clocks later; valid only.
+        The frame's beats for the packet buffer, a clock later; valid only.
     verdict : rx_verdict_description(), out
         One pulse a frame, in frame order, the clock after the checker's.
 
-    Latency: beats 2 clocks; verdict 1 clock after the ICRC's. One beat a clock.
+    Latency: beats 1 clock; verdict 1 clock after the ICRC's. One beat a clock.
     Errors : rows of stage RECEIVE; the first in the order of errors.py's checks names the frame's fate.
     """
     def __init__(self, context_port, n_qps, dw=DATA_WIDTH):
+        self.header     = header  = stream.Endpoint(roce_header_description())
         self.sink       = sink    = stream.Endpoint(roce_frame_description(dw))
         self.icrc_valid = Signal()
         self.icrc_good  = Signal()
@@ -92,7 +95,7 @@ class RoCEDecoder(LiteXModule):
             bit = 0
             for field, width in opcodes.BTH:
                 if field == name:
-                    word = big_endian(sink.bth, 0, opcodes.BTH_BYTES)
+                    word = big_endian(header.bth, 0, opcodes.BTH_BYTES)
                     low  = 8*opcodes.BTH_BYTES - bit - width
                     return word[low:low + width]
                 bit += width
@@ -125,9 +128,9 @@ class RoCEDecoder(LiteXModule):
             ] + [selects[name].eq(i) for name, at in places.items()
                 for i, users in enumerate(at.values()) if value in users]
         self.sync += [
-            q1_valid.eq(sink.valid & sink.first),
+            q1_valid.eq(header.valid),
             [getattr(q1, n).eq(bth_field(n)) for n, _ in bth_layout],
-            [getattr(q1_ip, n).eq(getattr(sink, n)) for n, _ in l4_layout],
+            [getattr(q1_ip, n).eq(getattr(header, n)) for n, _ in l4_layout],
             response.eq(0),
             cnp.eq(0),
             [s.eq(0) for s in selects.values()],
@@ -199,21 +202,7 @@ class RoCEDecoder(LiteXModule):
             broken["CNP_IGNORED"].eq(q2_cnp),
         ]
 
-        # Clock 4: one row, the first rule broken; layers 3 and 4 (valid now) before the transport's own.
-        l34_row, own_row = Signal(6), Signal(6)
-        q4               = Record(q3.layout)
-        q4_valid         = Signal()
-        self.sync += [
-            q4_valid.eq(q3_valid),
-            q4.eq(q3),
-            own_row.eq(0),
-            [If(broken[name], own_row.eq(ERRORS[name].index)) for name in reversed(checks)],
-            l34_row.eq(sink.row),
-            If((sink.row == 0) & (short | too_long), l34_row.eq(ERRORS["UDP_LENGTH"].index)),
-        ]
-
         # Beats for the buffer; whether the payload is worth keeping is known with them.
-        d1_data, d1_first, d1_last, d1_valid = Signal(dw), Signal(), Signal(), Signal()
         held_start, held_length, held_keep   = Signal(7), Signal(13), Signal()
         keep = Signal()
         self.comb += [
@@ -223,14 +212,10 @@ class RoCEDecoder(LiteXModule):
             source.keep.eq(Mux(source.first, keep, held_keep)),
         ]
         self.sync += [
-            d1_valid.eq(sink.valid),
-            d1_data.eq(sink.data),
-            d1_first.eq(sink.first),
-            d1_last.eq(sink.last),
-            source.valid.eq(d1_valid),
-            source.data.eq(d1_data),
-            source.first.eq(d1_first),
-            source.last.eq(d1_last),
+            source.valid.eq(sink.valid),
+            source.data.eq(sink.data),
+            source.first.eq(sink.first),
+            source.last.eq(sink.last),
             If(source.valid & source.first,
                 held_start.eq(start),
                 held_length.eq(length[:13]),
@@ -256,29 +241,38 @@ class RoCEDecoder(LiteXModule):
             runt.eq(bytes_seen < tail_end),
         ]
 
-        # Verdict: record and tail wait for the checker.
-        self.records = records = stream.SyncFIFO(q4.layout + [("l34_row", 6), ("own_row", 6)], 32)
-        self.tails   = tails   = stream.SyncFIFO([("mac_error", 1), ("runt", 1)], 32)
+        # Record and tail wait for the checker; layers 3 and 4 are judged in the record's clock.
+        rules = [("l34_row", 6), ("length", 1)] + [(name, 1) for name in checks]
+        names = [n for n, _ in rx_verdict_description().payload_layout if n not in ("good", "row")]
+        self.records = records = BypassFIFO([("record", [(n, len(getattr(q3, n))) for n in names]), ("broken", rules)], 32)
+        self.tails   = tails   = BypassFIFO([("mac_error", 1), ("runt", 1)], 32)
         self.comb += [
-            records.sink.valid.eq(q4_valid),
-            [getattr(records.sink, n).eq(getattr(q4, n)) for n, _ in rx_verdict_description().payload_layout],
-            records.sink.l34_row.eq(l34_row),
-            records.sink.own_row.eq(own_row),
+            records.sink.valid.eq(q3_valid),
+            [getattr(records.sink.record, n).eq(getattr(q3, n)) for n in names],
+            records.sink.broken.l34_row.eq(sink.row),
+            records.sink.broken.length.eq(short | too_long),
+            [getattr(records.sink.broken, n).eq(broken[n]) for n in checks],
             tails.sink.valid.eq(tail_valid[1]),
             tails.sink.mac_error.eq(mac_error[1]),
             tails.sink.runt.eq(runt),
             records.source.ready.eq(self.icrc_valid),
             tails.source.ready.eq(self.icrc_valid),
         ]
-        names = [n for n, _ in rx_verdict_description().payload_layout if n != "row"]
+
+        # Verdict; which row it is, of the rules broken, is told behind the register.
+        v, tail, icrc_good = Record(rules), Record([("mac_error", 1), ("runt", 1)]), Signal()
         self.sync += [
             verdict.valid.eq(self.icrc_valid),
+            [getattr(verdict, n).eq(getattr(records.source.record, n)) for n in names],
+            verdict.good.eq(self.icrc_good & (records.source.broken.raw_bits() == 0) & (tails.source.payload.raw_bits() == 0)),
+            v.eq(records.source.broken),
+            tail.eq(tails.source.payload),
+            icrc_good.eq(self.icrc_good),
+        ]
+        order = [(tail.mac_error, "MAC_ERROR"), (tail.runt, "RUNT"), (v.l34_row != 0, None), (v.length, "UDP_LENGTH"), (~icrc_good, "ICRC")]
+        order += [(getattr(v, name), name) for name in checks]
+        self.comb += [
             verdict.first.eq(1),
             verdict.last.eq(1),
-            [getattr(verdict, n).eq(getattr(records.source, n)) for n in names],
-            If(tails.source.mac_error, verdict.row.eq(ERRORS["MAC_ERROR"].index)
-            ).Elif(tails.source.runt, verdict.row.eq(ERRORS["RUNT"].index)
-            ).Elif(records.source.l34_row != 0, verdict.row.eq(records.source.l34_row)
-            ).Elif(~self.icrc_good, verdict.row.eq(ERRORS["ICRC"].index)
-            ).Else(verdict.row.eq(records.source.own_row)),
+            [If(condition, verdict.row.eq(ERRORS[name].index if name else v.l34_row)) for condition, name in reversed(order)],
         ]

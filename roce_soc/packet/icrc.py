@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""ICRC of 512-bit beats: checks received frames, appends the ICRC to those sent.
+"""ICRC of 512-bit beats: its arithmetic, and appending it to frames sent.
 
 Ref: InfiniBand Architecture vol. 1 ch. 7.8.1 (invariant CRC), Annex A17.3.3 (fields read as ones).
 Not supported: data widths other than 512.
@@ -164,118 +164,6 @@ class ICRCRegister(LiteXModule):
             self.coming.eq(tree(xor, sums) ^ Mux(first, 0, carried)),
         ]
         self.sync += If(valid, self.register.eq(self.coming))
-
-# ICRCChecker --------------------------------------------------------------------------------------
-
-def residue(lanes):
-    """Register after a good packet that ends behind `lanes` bytes of its last beat, zeros to the beat's end."""
-    return crc_step(opcodes.ICRC_RESIDUE, 8*(DATA_BYTES - lanes))
-
-
-class ICRCChecker(LiteXModule):
-    """Watches a stream of received frames and judges each one's ICRC.
-
-    The place of the ICRC comes from the UDP length alone; what follows it in the frame is ignored.
-
-    Endpoints
-    ---------
-    sink : {valid, first, last, data 512, vlan, ipv6, end 14}, in
-        Beats from the Ethernet header on; `end` is the byte behind the ICRC, counted from the frame's
-        start. vlan, ipv6, end hold from the first beat to the last. No ready.
-    valid, good : Signal, out
-        One pulse of `valid` a frame, in frame order.
-
-    Latency: `valid` LATENCY clocks after the last beat, whatever the gaps; one beat a clock.
-    Errors : a frame shorter than `end`, or an `end` that is not 2 modulo 4, is not good.
-    """
-    LATENCY = 6
-
-    def __init__(self, dw=DATA_WIDTH):
-        if dw != DATA_WIDTH:
-            raise ValueError(f"data_width must be {DATA_WIDTH}, not {dw!r}")
-        # Stream Endpoints.
-        self.sink  = sink = stream.Endpoint(stream.EndpointDescription([("data", dw)], [("vlan", 1), ("ipv6", 1), ("end", 14)]))
-        self.valid = Signal()
-        self.good  = Signal()
-
-        # # #
-
-        # Clock 1: fields read as ones; where the beat lies.
-        self.mask = mask = ICRCMask(dw)
-        beat      = Signal(8)
-        number    = Signal(8)
-        second    = Signal()
-        m_valid, m_first, m_last, m_end, m_past = (Signal() for _ in range(5))
-        m_data    = Signal(dw)
-        m_dwords  = Signal(4)
-        m_aligned = Signal()
-        self.comb += [
-            sink.ready.eq(1),
-            number.eq(Mux(sink.first, 0, beat)),
-            second.eq(number == 1),
-            mask.data.eq(sink.data),
-            mask.vlan.eq(sink.vlan),
-            mask.ipv6.eq(sink.ipv6),
-            mask.first.eq(sink.first),
-            mask.second.eq(second),
-        ]
-        self.sync += [
-            m_valid.eq(sink.valid),
-            If(sink.valid,
-                If(number != 0xff, beat.eq(number + 1)),
-                m_data.eq(mask.masked),
-                m_first.eq(sink.first),
-                m_last.eq(sink.last),
-                m_end.eq(number == sink.end[6:]),
-                m_past.eq(number > sink.end[6:]),
-                m_dwords.eq(sink.end[2:6]),
-                m_aligned.eq(sink.end[:2] == 2),
-            )
-        ]
-
-        # Clock 2: bytes behind the end read as zeros. Clocks 2 and 3: CRC.
-        self.crc = crc = ICRCRegister(dw=dw)
-        keep     = Signal(16)
-        groups   = [m_data[:16]] + [m_data[16 + 32*n:16 + 32*(n + 1)] for n in range(15)] + [m_data[dw - 16:]]
-        kept     = [~m_past] + [keep[n] for n in range(16)]
-        self.comb += [
-            [keep[n].eq(~m_past & (~m_end | (m_dwords > n))) for n in range(15)],
-            keep[15].eq(~m_past & ~m_end),
-            crc.data.eq(Cat(*[group & Replicate(k, len(group)) for group, k in zip(groups, kept)])),
-            # Beats behind the end leave the register as it is.
-            crc.valid.eq(m_valid & ~m_past),
-            crc.first.eq(m_first),
-        ]
-        ended = Signal()
-        self.sync += If(m_valid, ended.eq((ended & ~m_first) | m_end | m_past))
-
-        # Clocks 4 to 6: compare with the residue of the end's place.
-        last    = Signal(4)
-        dwords  = [Signal(4) for _ in range(2)]
-        aligned = Signal(3)
-        whole   = Signal(2)
-        equal   = Signal(8)
-        wanted  = Array(Constant(residue(2 + 4*n), CRC_BITS) for n in range(16))[dwords[1]]
-        match   = Signal(CRC_BITS)
-        self.sync += [
-            last.eq(Cat(m_valid & m_last, last[:3])),
-            dwords[0].eq(m_dwords), dwords[1].eq(dwords[0]),
-            match.eq(~(crc.register ^ wanted)),
-            aligned.eq(Cat(m_aligned, aligned[:2])),
-            whole.eq(Cat(ended, whole[0])),
-            [equal[n].eq(tree(and_, [match[4*n + i] for i in range(4)])) for n in range(8)],
-        ]
-        sure = Signal()
-        self.sync += [
-            sure.eq(aligned[2] & whole[1]),
-            self.valid.eq(last[3]),
-            self.good.eq(sure & (equal == 0xff)),
-        ]
-
-    def tap(self, source):
-        """Statements that let the checker watch a stream of roce_frame_description."""
-        names = ("valid", "first", "last", "data", "vlan", "ipv6", "end")
-        return [getattr(self.sink, name).eq(getattr(source, name)) for name in names]
 
 # ICRCInserter -------------------------------------------------------------------------------------
 
