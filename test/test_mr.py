@@ -132,7 +132,7 @@ def test_latency(so):
     b.req[1].send(key=0, va=0, length=1, access=0, pd=0)
     b.sim.until(b.res[1], 1)
     taken = b.req[1].times()[0][2]
-    assert b.res[1].recv().last - taken == 6
+    assert b.res[1].recv().last - taken == 5
 
 
 def test_written_over(so):

@@ -61,7 +61,7 @@ class MRTable(LiteXModule):
         invalidates that first.
     get_port() : MRPort
         A client; call before finalisation.
-    Latency: a request is accepted when its turn comes (round robin); the result follows six clocks later.
+    Latency: a request is accepted when its turn comes (round robin); the result follows five clocks later.
     Errors : rows in this order: MR_KEY (index, validity, variant), MR_PD, MR_ACCESS, MR_BOUNDS.
     """
     def __init__(self, n_mrs=DEFAULT_MRS, patience=1 << 20):
@@ -190,10 +190,10 @@ class MRTable(LiteXModule):
         self.sync += If(self.step != 3, waited.eq(self.patience - 1)).Elif(waited != 0, waited.eq(waited - 1))
 
     def _add_pipeline(self, request, grant):
-        """Clock 1: RAM address and low end; 2: high end; 3: compare halves; 4: combine; 5: judge; 6: result."""
+        """Clock 1: RAM address and low end; 2: high end; 3: compare halves; 4: combine and judge; 5: result."""
         layout = request.description.payload_layout + [("grant", len(grant))]
-        stages = [Record([("valid", 1)] + layout, name=f"check{n}") for n in range(1, 6)]
-        s1, s2, s3, s4, s5 = stages
+        stages = [Record([("valid", 1)] + layout, name=f"check{n}") for n in range(1, 5)]
+        s1, s2, s3, s4 = stages
         names = [f[0] for f in layout]
         self.sync += [s1.valid.eq(request.valid), s1.grant.eq(grant)]
         self.sync += [getattr(s1, name).eq(getattr(request, name)) for name in names if name != "grant"]
@@ -231,28 +231,21 @@ class MRTable(LiteXModule):
             delta_hi4.eq(row.delta[32:]),
         ]
         # Clock 4 -> 5.
-        key5, pd5, access5, bounds5 = Signal(), Signal(), Signal(), Signal()
-        target5, addr5 = Signal(TARGET_WIDTH), Signal(64)
-        self.sync += [
-            key5.eq(key), pd5.eq(pd), access5.eq(access),
-            bounds5.eq((va_gt | (va_eq & va_ge_low)) & (end_lt | (end_eq & end_le_low))),
-            target5.eq(target4),
-            addr5.eq(Cat(addr4[:32], (s4.va[32:] + delta_hi4 + addr4[32])[:32])),
-        ]
-        # Clock 5 -> 6.
+        bounds = Signal()
+        self.comb += bounds.eq((va_gt | (va_eq & va_ge_low)) & (end_lt | (end_eq & end_le_low)))
         for n, port in enumerate(self.ports):
             self.comb += port.result.first.eq(1), port.result.last.eq(1)
             self.sync += [
-                port.result.valid.eq(s5.valid & (s5.grant == n)),
-                port.result.target.eq(target5),
-                port.result.addr.eq(addr5),
-                If(~key5,
+                port.result.valid.eq(s4.valid & (s4.grant == n)),
+                port.result.target.eq(target4),
+                port.result.addr.eq(Cat(addr4[:32], (s4.va[32:] + delta_hi4 + addr4[32])[:32])),
+                If(~key,
                     port.result.row.eq(index_of("MR_KEY"))
-                ).Elif(~pd5,
+                ).Elif(~pd,
                     port.result.row.eq(index_of("MR_PD"))
-                ).Elif(~access5,
+                ).Elif(~access,
                     port.result.row.eq(index_of("MR_ACCESS"))
-                ).Elif(~bounds5,
+                ).Elif(~bounds,
                     port.result.row.eq(index_of("MR_BOUNDS"))
                 ).Else(
                     port.result.row.eq(0)

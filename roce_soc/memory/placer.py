@@ -13,6 +13,7 @@ from roce_soc.common import (
     DATA_BYTES, DATA_WIDTH, PAGE_BYTES, QPI_WIDTH, TARGET_WIDTH, memory_command_description,
     place_description, place_done_description)
 from roce_soc.memory.port import MemoryWritePort
+from roce_soc.table import BypassFIFO
 
 RECORDS = 64      # place records that may wait for their acknowledges.
 PAGE_BEATS = PAGE_BYTES//DATA_BYTES
@@ -54,7 +55,7 @@ class PayloadPlacer(LiteXModule):
     fetch, data : packet buffer's fetch sink and data source
     port : MemoryWritePort, out
 
-    Latency: record to fetch 1 clock, first stored beat to wdata 4 clocks; max(beats stored, lines written)
+    Latency: record to fetch 1 clock, first stored beat to wdata 2 clocks; max(beats stored, lines written)
     clocks a packet, no gap between packets.
     Errors : done.err is the first error of the packet's acknowledges.
     """
@@ -79,7 +80,7 @@ class PayloadPlacer(LiteXModule):
         self.rr    = rr = RoundRobin(n, SP_CE)
         job_layout = [("offset", 6), ("length", 13), ("target", TARGET_WIDTH), ("addr", 64), ("qpi", QPI_WIDTH)]
         self.jobs  = jobs  = stream.SyncFIFO(job_layout, RECORDS)
-        self.order = order = stream.SyncFIFO([("client", bits_for(n - 1)), ("commands", 2)], RECORDS)
+        self.order = order = BypassFIFO([("client", bits_for(n - 1)), ("commands", 2)], RECORDS)
         record     = Record(place_description().payload_layout)
         offered, able, taken = Signal(), Signal(), Signal()
         crosses    = Signal()
@@ -167,10 +168,10 @@ class PayloadPlacer(LiteXModule):
             If(commands.sink.valid, tag.eq(tag + 1)),
         )
 
-        # Stages 1 and 2: rotation by four-to-one choices; stage 3: merge with the beat before.
+        # Stages 1 and 2: rotation by four-to-one choices; the second merges with the beat before.
         control = [("valid", 1), ("emit", 1), ("first", 1), ("last", 1), ("page_last", 1), ("page_first", 1),
             ("turn", 6), ("lane", 6), ("end", 6)]
-        c1, c2  = Record(control), Record(control)
+        c1      = Record(control)
         d1, d2, d0 = Signal(dw), Signal(dw), Signal(dw)
         previous   = Signal(dw)
         coarse     = Signal(dw)
@@ -185,27 +186,26 @@ class PayloadPlacer(LiteXModule):
             c1.page_first.eq(page_first), c1.page_last.eq(page_last),
             c1.turn.eq(turn), c1.lane.eq(lane), c1.end.eq(end),
             Case(turn[2:4], {i: d1.eq(choice) for i, choice in enumerate(rotations(coarse, turn[2:4], 2))}),
-            c2.eq(c1),
-            Case(c1.turn[:2], {i: d2.eq(choice) for i, choice in enumerate(rotations(d1, c1.turn[:2], 0))}),
-            If(c2.valid, previous.eq(d2)),
+            If(c1.valid, previous.eq(d2)),
         )
+        self.comb += Case(c1.turn[:2], {i: d2.eq(choice) for i, choice in enumerate(rotations(d1, c1.turn[:2], 0))})
         merged, be = Signal(dw), Signal(DATA_BYTES)
         for i in range(DATA_BYTES):
             self.comb += [
-                merged[8*i:8*(i + 1)].eq(Mux(c2.turn > i, previous[8*i:8*(i + 1)], d2[8*i:8*(i + 1)])),
-                be[i].eq(~(c2.first & (c2.lane > i)) & ~(c2.last & (c2.end != 0) & (c2.end <= i))),
+                merged[8*i:8*(i + 1)].eq(Mux(c1.turn > i, previous[8*i:8*(i + 1)], d2[8*i:8*(i + 1)])),
+                be[i].eq(~(c1.first & (c1.lane > i)) & ~(c1.last & (c1.end != 0) & (c1.end <= i))),
             ]
         self.sync += If(move,
-            wdata.valid.eq(c2.valid & c2.emit),
+            wdata.valid.eq(c1.valid & c1.emit),
             wdata.data.eq(merged),
             wdata.be.eq(be),
-            wdata.first.eq(c2.page_first),
-            wdata.last.eq(c2.page_last),
+            wdata.first.eq(c1.page_first),
+            wdata.last.eq(c1.page_last),
         )
 
     def _do_acknowledge(self, order):
         """Counts acknowledges into the packet at the head of the order."""
-        self.acks = acks = stream.SyncFIFO([("err", 2)], 2*RECORDS)
+        self.acks = acks = BypassFIFO([("err", 2)], 2*RECORDS)
         seen, err = Signal(2), Signal(2)
         err_now, complete = Signal(2), Signal()
         enough    = Signal()

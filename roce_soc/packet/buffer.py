@@ -11,7 +11,7 @@ from litex.soc.interconnect import stream
 from roce_soc.common import (
     DATA_WIDTH, refusal_description, rx_beats_description, rx_packet_description, rx_verdict_description)
 from roce_soc.errors import ERRORS
-from roce_soc.table import BypassQueue
+from roce_soc.table import BypassFIFO, BypassQueue
 
 CHUNK_BEATS  = 8
 RECORD_DEPTH = 64      # packets that may wait for the responder or the completer.
@@ -47,7 +47,7 @@ class PacketBuffer(LiteXModule):
     refusal : refusal_description(), out
         One pulse for each frame that was not handed out.
 
-    Latency: verdict to record none when no record waits; fetch to the first beat 4 clocks, then one beat a clock,
+    Latency: verdict to record none when no record waits; fetch to the first beat 3 clocks, then one beat a clock,
         no gap between packets.
     Errors : no free chunk, or no room for the record: the frame is dropped whole, row BUFFER_FULL.
     """
@@ -242,7 +242,7 @@ class PacketBuffer(LiteXModule):
         ]
 
         # RAM output: two registers, then a small FIFO that always has room for what is under way.
-        self.output = output = stream.SyncFIFO([("data", dw)], 16, buffered=False)
+        self.output = output = BypassFIFO([("data", dw)], 16, frames=True)
         flags   = [Record([("valid", 1), ("first", 1), ("last", 1)]) for _ in range(2)]
         q       = Signal(dw)
         pending = Signal(max=17)     # beats promised to `output`.

@@ -10,6 +10,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import CTL_ERR, CTL_RESET, MAX_QPS, cqe_description
+from roce_soc.table import BypassQueue
 from roce_soc.transport.responder_check import RequestCheck
 from roce_soc.transport.responder_execute import PLACEMENTS, RequestAnswer, RequestExecute
 from roce_soc.transport.responder_layout import REPLY_READ, verdict_layout
@@ -74,7 +75,7 @@ class RoCEResponder(LiteXModule):
         # # #
 
         entry.connect_stages(check.stages)
-        self.placements = placements = stream.SyncFIFO(verdict_layout(), PLACEMENTS, buffered=True)
+        self.placements = placements = BypassQueue(verdict_layout(), PLACEMENTS)
         self.comb += [
             self.ready.eq(entry.ready & check.ready & execute.ready & answer.ready & receive_queues.ready & reply.ready),
             entry.room.eq(execute.room),
@@ -95,7 +96,7 @@ class RoCEResponder(LiteXModule):
         ]
         # An access ends with its answer, a READ's when the reply scheduler has it: if sent at once, that one's goes on.
         replies, joined = answer.replies.sink, answer.joined.source
-        mr_port.track(check.verdict.valid & check.verdict.check, joined.valid & joined.ready & joined.check)
+        mr_port.track(check.key.valid, joined.valid & joined.ready & joined.check)
         mr_port.track(replies.valid & replies.ready & (replies.kind == REPLY_READ),
             reply.sink.valid & reply.sink.ready & (reply.sink.kind == REPLY_READ))
         # Completions of a QP before the flush of its queue: one FIFO, requests first.

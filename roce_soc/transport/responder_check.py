@@ -53,7 +53,7 @@ class RequestCheck(LiteXModule):
     verdict : verdict_layout, out
         At clock 6; valid only.
     key : mr_request_description(), out
-        Key check of the verdict with `check`; valid only.
+        Key check of the verdict with `check`, at clock 5; valid only.
     reads_qpi, reads_done : out, in
         READs of a QP that are fully answered, same clock.
 
@@ -148,7 +148,7 @@ class RequestCheck(LiteXModule):
         fits, pending = Signal(), Signal(READ_INDEX_WIDTH)
         second = Record([(name, 1) for name in (
             "packet", "row_state", "row_class", "row_uc", "duplicate", "ahead", "sequence", "access", "reads",
-            "candidate", "needs", "got", "park", "bad_pmtu", "bad_last", "bad_reth")]
+            "candidate", "asks", "needs", "got", "park", "bad_pmtu", "bad_last", "bad_reth")]
             + [("packets", 33), ("reads_done", READ_INDEX_WIDTH)])
         needs, candidate = Signal(), Signal()
         self.comb += [
@@ -168,6 +168,8 @@ class RequestCheck(LiteXModule):
             second.ahead.eq(~first.equal & ~first.duplicate),
             second.reads.eq(flags.read & (pending >= conn.max_dest_rd_atomic)),
             second.candidate.eq(candidate),
+            # The range of a WRITE's FIRST is the whole message: it holds the packet's own.
+            second.asks.eq(candidate & ~take.park & Mux(flags.send | ~flags.starts, p.length != 0, p.dma_length != 0)),
             second.needs.eq(needs),
             second.got.eq(take.got),
             second.park.eq(take.park),
@@ -177,30 +179,33 @@ class RequestCheck(LiteXModule):
         return second
 
     def _add_clock5(self, second, take):
-        """Lengths against the message. Returns the results at clock 6."""
+        """Lengths against the message; the key is asked. Returns the results at clock 6."""
         p, row, flags, conn, wqe = self.p[5], self.rows[5], self.flags[5], self.conns[5], take.wqe
         third = Record([(name, second_width) for name, second_width in second.layout if name != "packets"]
             + [("packets", 24), ("va", 64), ("next_low", 33), ("key", 32), ("left", 32), ("total", 32),
-               ("asked", 32), ("asks", 1), ("over", 1), ("short", 1), ("bad_wqe", 1), ("wr_id", 64), ("wqe_slot", 16)])
-        left, va = Signal(32), Signal(64)
+               ("over", 1), ("short", 1), ("bad_wqe", 1), ("wr_id", 64), ("wqe_slot", 16)])
+        left, va, key = Signal(32), Signal(64), Signal(32)
         opens    = flags.send & flags.starts
         wqe_left = Mux(wqe.num_sge == 0, 0, wqe.length)
         self.comb += [
             left.eq(Mux(flags.starts, Mux(flags.send, wqe_left, p.dma_length), row.left)),
             va.eq(Mux(flags.starts, Mux(flags.send, wqe.va, p.va), row.va)),
+            key.eq(Mux(flags.starts, Mux(flags.send, wqe.lkey, p.rkey), row.key)),
+            # Asked on trust: the verdict is not awaited, a refused packet's answer is not used.
+            self.key.valid.eq(second.asks),
+            self.key.key.eq(key),
+            self.key.va.eq(va),
+            self.key.length.eq(Mux(flags.send | ~flags.starts, p.length, p.dma_length)),
+            self.key.pd.eq(conn.pd),
+            self.key.access.eq(Mux(flags.send, ACCESS_LOCAL_WRITE, Mux(flags.write, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ))),
         ]
         self.sync += [getattr(third, name).eq(getattr(second, name)) for name, _ in second.layout if name != "packets"]
-        # The range of a WRITE's FIRST is the whole message: it holds the packet's own.
-        asked = Signal(32)
-        self.comb += asked.eq(Mux(flags.send | ~flags.starts, p.length, p.dma_length))
         self.sync += [
-            third.asked.eq(asked),
-            third.asks.eq(second.candidate & ~second.park & (asked != 0)),
             # A message of length 0 takes one PSN.
             third.packets.eq(Mux(flags.read & (p.dma_length != 0), second.packets[7:] >> conn.pmtu, 1)),
             third.va.eq(va),
             third.next_low.eq(va[:32] + p.length),
-            third.key.eq(Mux(flags.starts, Mux(flags.send, wqe.lkey, p.rkey), row.key)),
+            third.key.eq(key),
             third.left.eq(left - p.length),
             third.over.eq(p.length > left),
             third.short.eq(p.length != left),
@@ -243,7 +248,7 @@ class RequestCheck(LiteXModule):
         self._add_row(t, accept, fatal, error)
         holds  = t.got | (row_.message == MESSAGE_SEND)
         self.comb += [
-            # Verdict. `verdict.check` goes with a request at `key`.
+            # Verdict. `verdict.check`: its key was asked for a clock ago.
             verdict.valid.eq(self.v[6] & ~t.park),
             [getattr(verdict, name).eq(getattr(p, name)) for name in (
                 "qpi", "opcode", "psn", "pseudo", "code", "has_slot", "slot", "offset", "length", "imm", "se",
@@ -279,13 +284,6 @@ class RequestCheck(LiteXModule):
             ).Elif(fatal | (error == row("PSN_SEQUENCE")) | (error == row("RNR")),
                 verdict.action.eq(ACTION_NAK),
             ),
-            # Asked on trust: the verdict of this clock is not awaited, a refused packet's answer is not used.
-            self.key.valid.eq(self.v[6] & t.asks),
-            self.key.key.eq(t.key),
-            self.key.va.eq(t.va),
-            self.key.length.eq(t.asked),
-            self.key.pd.eq(conn.pd),
-            self.key.access.eq(Mux(flags.send, ACCESS_LOCAL_WRITE, Mux(flags.write, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ))),
         ]
 
     def _add_row(self, t, accept, fatal, error):

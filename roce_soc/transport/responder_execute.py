@@ -52,7 +52,7 @@ class RequestExecute(LiteXModule):
 
         # # #
 
-        self.verdicts = verdicts = stream.SyncFIFO(verdict_layout(), VERDICTS, buffered=True)
+        self.verdicts = verdicts = stream.SyncFIFO(verdict_layout(), VERDICTS)
         self.keys     = keys     = BypassFIFO(mr_request_description(), VERDICTS)
         self.results  = results  = BypassFIFO(mr_result_description(), VERDICTS)
         self.placing  = placing  = stream.Buffer(place_description())
@@ -138,7 +138,7 @@ class RequestAnswer(LiteXModule):
 
         # Join: the packet, what became of its placement, and what its row means.
         self.joined = joined = stream.Buffer(verdict_layout() + [
-            ("final", 6), ("fault", 1), ("fatal", 1), ("syndrome", 8), ("status", 8), ("event", 8)])
+            ("final", 6), ("fault", 1), ("fatal", 1), ("syndrome", 8), ("status", 8), ("event", 8), ("shut", 1)])
         final = Signal(6)
         syndrome, status, event, statements = error_answer(final)
         self.comb += statements
@@ -153,6 +153,12 @@ class RequestAnswer(LiteXModule):
             joined.sink.syndrome.eq(syndrome), joined.sink.status.eq(status), joined.sink.event.eq(event),
         ]
         self._add_decision(joined.source, n_qps)
+        # Whether the QP has had its last answer: what is written in this clock counts.
+        closed, shut = self.closed, Signal()
+        self.comb += [
+            shut.eq(closed.read(sink.qpi[:log2_int(n_qps)])),
+            joined.sink.shut.eq(Mux(closed.we & (joined.source.qpi == sink.qpi), closed.dat_w, shut)),
+        ]
 
     def _add_decision(self, sink, n_qps):
         """Everything that leaves for a packet leaves in one clock, and only when all can take it."""
@@ -165,11 +171,10 @@ class RequestAnswer(LiteXModule):
         self.silents = silents = stream.SyncFIFO([("qpi", QPI_WIDTH)], n_qps, buffered=True)
         fifos = (cqes, events, replies, rq_ctls, silents)
         packet, ctl = sink.pseudo == PSEUDO_NONE, sink.pseudo == PSEUDO_CTL
-        final, fault = sink.final, sink.fault
-        stop, shut, fire, failed, good = Signal(), Signal(), Signal(), Signal(), Signal()
+        final, fault, shut = sink.final, sink.fault, sink.shut
+        stop, fire, failed, good = Signal(), Signal(), Signal(), Signal()
         self.comb += [
             self.ready.eq(closed.ready),
-            shut.eq(closed.read(sink.qpi[:log2_int(n_qps)])),
             fire.eq(sink.valid & Reduce("AND", [fifo.sink.ready for fifo in fifos])),
             sink.ready.eq(fire),
             failed.eq(sink.fatal & ~shut),
