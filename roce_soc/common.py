@@ -87,6 +87,11 @@ def place_description():
         ("target", TARGET_WIDTH), ("addr", 64)])
 
 
+def where_description():
+    """Where the bytes of a place record go that came without its address, and whether they go at all."""
+    return EndpointDescription([("write", 1), ("target", TARGET_WIDTH), ("addr", 64)])
+
+
 def place_done_description():
     return EndpointDescription([("err", 2)])
 

@@ -130,7 +130,7 @@ class RoCECore(LiteXModule):
         self.responder = responder = RoCEResponder(n_qps, context.get_port(), mr.get_port(), rq, reply)
         reply.connect_mr(mr.get_port())
         self.comb += buffer.request.connect(responder.sink)
-        self._add_placement(placer, responder.place, responder.place_done)
+        self._add_placement(placer, responder.place, responder.place_done, responder.where)
 
         # Send side.
         self.send = send = RoCESendSide(context, mr.get_port(), mr.get_port())
@@ -245,10 +245,12 @@ class RoCECore(LiteXModule):
             if module not in registers:
                 link.on_far(module)
 
-    def _add_placement(self, placer, place, done):
-        """Gives a transport its port of the placer."""
-        port = placer.get_port()
+    def _add_placement(self, placer, place, done, where=None):
+        """Gives a transport its port of the placer, a late one with `where`."""
+        port = placer.get_port(late=where is not None)
         self.comb += [place.connect(port.sink), port.done.connect(done)]
+        if where is not None:
+            self.comb += where.connect(port.where)
 
     def _traffic(self):
         """Traffic counters: {name: (pulse, description)}."""

@@ -7,7 +7,7 @@ from litex.soc.interconnect import stream
 from migen import *
 
 from roce_soc import abi
-from roce_soc.common import CTL_START, OWNER_ACK, OWNER_RESPONDER, connection_layout
+from roce_soc.common import CTL_START, OWNER_ACK, OWNER_RESPONDER, connection_layout, place_description
 from roce_soc.errors import BY_INDEX
 from roce_soc.memory.mr import MRTable
 from roce_soc.opcodes import OPCODES, by_name, packets
@@ -40,12 +40,27 @@ class ResponderSide(LiteXModule):
         # Mirrors: a field that nothing drives is 0 there instead of an input of the model.
         self.outputs = {}
         for name, source in (
-            ("place", self.responder.place), ("cqe", self.responder.cqe), ("event", self.responder.event),
+            ("place", self._placements()), ("cqe", self.responder.cqe), ("event", self.responder.event),
             ("refusal", self.responder.refusal), ("miss", self.reply.refusal), ("bad_bell", self.rq.refusal),
             ("control", self.reply.control), ("reads", self.reply.reads), ("dq_rcmd", self.rq.rcmd)):
             self.outputs[name] = stream.Endpoint(source.description)
             self.comb += source.connect(self.outputs[name])
 
+
+    def _placements(self):
+        """Place records with their addresses; length 0 where nothing is to be written."""
+        place, where = self.responder.place, self.responder.where
+        joined, waits = stream.Endpoint(place_description()), Signal()
+        self.comb += [
+            waits.eq(place.length != 0),
+            place.connect(joined, omit={"valid", "ready", "length", "target", "addr"}),
+            joined.valid.eq(place.valid & (where.valid | ~waits)),
+            If(waits, joined.target.eq(where.target), joined.addr.eq(where.addr)),
+            If(where.write | ~waits, joined.length.eq(place.length)),
+            place.ready.eq(joined.valid & joined.ready),
+            where.ready.eq(joined.valid & joined.ready & waits),
+        ]
+        return joined
 
     def ports(self):
         responder, rq = self.responder, self.rq
@@ -149,7 +164,10 @@ class Bench:
         return wr_id
 
     def ring(self, qpi, page=None):
+        """A doorbell and the clocks it takes: a packet sent behind it finds what was posted."""
         self.bell.send(kind=1, page=qpi if page is None else page, queue=qpi, index=self.posted[qpi] & 0xffff)
+        self.sim.drain(self.bell)
+        self.sim.step(4)
 
     # Packets.
 

@@ -5,12 +5,14 @@ import pytest
 from roce_soc.memory.placer import PayloadPlacer
 from sim.harness import Sim, build
 
+LATE = 2     # the client that tells addresses behind its records.
+
 
 def make():
     top     = PayloadPlacer()
-    clients = [top.get_port() for _ in range(2)]
+    clients = [top.get_port() for _ in range(2)] + [top.get_port(late=True)]
     ios     = {f"c{n}": {"place": c.sink, "done": c.done} for n, c in enumerate(clients)}
-    return top, {**ios, "fetch": top.fetch, "data": top.data, "m": top.port.streams(), "idle": top.quiet}
+    return top, {**ios, "where": clients[LATE].where, "fetch": top.fetch, "data": top.data, "m": top.port.streams(), "idle": top.quiet}
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +25,9 @@ class Bench:
     def __init__(self, so, seed, rng, gap=0.0, stall=0.0, **options):
         self.sim, self.rng = sim, _ = Sim(so, seed=seed), rng
         self.memory  = sim.memory("m", fill=0, **options)
-        self.places  = [sim.source(f"c{n}_place", gap=gap) for n in (0, 1)]
-        self.dones   = [sim.sink(f"c{n}_done", stall=stall) for n in (0, 1)]
+        self.places  = [sim.source(f"c{n}_place", gap=gap) for n in range(3)]
+        self.dones   = [sim.sink(f"c{n}_done", stall=stall) for n in range(3)]
+        self.where   = sim.source("where", gap=gap)
         self.data    = sim.source("data", gap=gap)
         self.fetch   = sim.sink("fetch", stall=stall)
         self.fetches = []
@@ -36,6 +39,10 @@ class Bench:
         self.fetches.append((slot, int(not data)))
         if data:
             self.data.send(self.rng.randbytes(offset) + data + self.rng.randbytes(-(offset + len(data)) % 64))
+
+    def place_late(self, data, offset):
+        """A record without its address; `self.where` has to follow."""
+        self.place(0, data, offset, client=LATE)
 
     def done(self, count, client=0):
         self.sim.until(self.dones[client], count, max_cycles=400_000)
@@ -142,6 +149,52 @@ def test_rate(so, seed, rng, length, budget):
     clocks = (times[-1][2] - times[20][1]) / (count - 20)
     print(f"placer: {length} B, {clocks:.2f} clocks a packet (budget {budget})")
     assert clocks <= budget
+
+
+@pytest.mark.parametrize("gap", [0, .4])
+def test_late_addresses(so, seed, rng, gap):
+    """Records whose addresses follow, some to be dropped, among those of another client: bytes, order, no write of what is dropped."""
+    bench = Bench(so, seed, rng, gap, gap, latency=(1, 40))
+    wanted, dropped, at, sent = [], [], 0x4000_0000, {0: 0, LATE: 0}
+    for _ in range(150):
+        data, addr = rng.randbytes(rng.choice([0, rng.randrange(1, 200), rng.randrange(1, 1500)])), at + rng.randrange(4096)
+        at += 0x4000
+        # The bench's payloads go in the order of the fetches: one client has records under way at a time.
+        client = rng.choice([0, LATE])
+        if client == LATE:
+            bench.place_late(data, rng.randrange(64))
+            write = rng.random() < .7
+            if data:
+                if rng.random() < .3:
+                    bench.sim.step(rng.randrange(60))
+                bench.where.send(write=write, target=0, addr=addr)
+                (wanted if write else dropped).append((addr, data))
+        else:
+            bench.place(addr, data, rng.randrange(64))
+            wanted.append((addr, data))
+        while bench.places[client].pending:
+            bench.sim.step()
+        sent[client] += 1
+    for client, count in sent.items():
+        assert bench.done(count, client) == [0]*count
+    assert [bench.memory.read(addr, len(data)) for addr, data in wanted] == [data for _, data in wanted]
+    assert all(bench.memory.read(addr, len(data)) == bytes(len(data)) for addr, data in dropped)
+    bench.sim.step(20)
+    assert bench.sim.peek("idle") and not bench.data.pending
+
+
+def test_late_address_waits_alone(so, seed, rng):
+    """Nothing is written for a record without its address; its beats stand ready and leave two clocks behind it."""
+    bench = Bench(so, seed, rng)
+    data  = rng.randbytes(40)
+    bench.place_late(data, 3)
+    bench.sim.step(100)
+    assert not bench.sim.peek("m_wcmd_valid") and not bench.sim.peek("m_wdata_valid")
+    bench.where.send(write=1, target=0, addr=0x1003)
+    bench.sim.wait("m_wdata_valid")
+    shown = bench.sim.cycles()
+    assert bench.done(1, LATE) == [0] and bench.memory.read(0x1003, 40) == data
+    assert shown - bench.where.times()[0][1] <= 4
 
 
 def test_latency(so, seed, rng):

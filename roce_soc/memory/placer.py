@@ -11,7 +11,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc.common import (
     DATA_BYTES, DATA_WIDTH, PAGE_BYTES, QPI_WIDTH, TARGET_WIDTH, memory_command_description,
-    place_description, place_done_description)
+    place_description, place_done_description, where_description)
 from roce_soc.memory.port import MemoryWritePort
 from roce_soc.table import BypassFIFO
 
@@ -20,10 +20,17 @@ PAGE_BEATS = PAGE_BYTES//DATA_BYTES
 
 
 class PlacerPort:
-    """Client port: `sink` (place_description), `done` (place_done_description)."""
-    def __init__(self):
-        self.sink = stream.Endpoint(place_description())
-        self.done = stream.Endpoint(place_done_description())
+    """Client port: `sink` (place_description), `done` (place_done_description).
+
+    With `late` the addresses come behind the records, that packets may leave the buffer while their keys are
+    checked: `where` has one item for each record of a length other than 0, in order. Without `write` the
+    packet is dropped, its done has no error.
+    """
+    def __init__(self, late):
+        self.late  = late
+        self.sink  = stream.Endpoint(place_description())
+        self.where = stream.Endpoint(where_description())
+        self.done  = stream.Endpoint(place_done_description())
 
 
 def rotations(data, amount, bits):
@@ -43,20 +50,20 @@ class PayloadPlacer(LiteXModule):
 
     ::
         clients ─► issue ─► buffer.fetch
-                     ├────► jobs ──► rotate ─► merge ─► wdata          buffer.data ─► rotate
-                     │                 └─► wcmd (one per 4 KiB page)
-                     └────► order ─► done  ◄── wack
+                     ├────► jobs ──► job ──► rotate ─► merge ─► wdata      buffer.data ─► rotate
+                     ├────► wheres ──^ │  └─► wcmd (one per 4 KiB page)
+                     └────► order ─► done  ◄── wack         counts: wcmds of the job
 
     A record without payload passes the order as well: its done comes after all earlier ones.
 
     Endpoints
     ---------
-    get_port() : PlacerPort
+    get_port(late=False) : PlacerPort
     fetch, data : packet buffer's fetch sink and data source
     port : MemoryWritePort, out
 
-    Latency: record to fetch 1 clock, first stored beat to wdata 2 clocks; max(beats stored, lines written)
-    clocks a packet, no gap between packets.
+    Latency: record to fetch none, address to first step 1 clock, first stored beat to wdata 2 clocks; max(beats
+    stored, lines written) clocks a packet, no gap between packets.
     Errors : done.err is the first error of the packet's acknowledges.
     """
     def __init__(self, dw=DATA_WIDTH):
@@ -67,9 +74,9 @@ class PayloadPlacer(LiteXModule):
         self.quiet   = Signal()     # no record under way.
         self.dw      = dw
 
-    def get_port(self):
-        """A new client."""
-        port = PlacerPort()
+    def get_port(self, late=False):
+        """A new client; `late`: it tells addresses behind its records."""
+        port = PlacerPort(late)
         self.clients.append(port)
         return port
 
@@ -78,12 +85,14 @@ class PayloadPlacer(LiteXModule):
 
         # Issue: one record a clock when everybody has room.
         self.rr    = rr = RoundRobin(n, SP_CE)
-        job_layout = [("offset", 6), ("length", 13), ("target", TARGET_WIDTH), ("addr", 64), ("qpi", QPI_WIDTH)]
-        self.jobs  = jobs  = stream.SyncFIFO(job_layout, RECORDS)
-        self.order = order = BypassFIFO([("client", bits_for(n - 1)), ("commands", 2)], RECORDS)
+        client_bits = bits_for(n - 1)
+        job_layout  = [("offset", 6), ("length", 13), ("qpi", QPI_WIDTH), ("client", client_bits)]
+        self.jobs   = jobs  = stream.SyncFIFO(job_layout, RECORDS)
+        self.order  = order = BypassFIFO([("client", client_bits), ("empty", 1)], RECORDS)
+        self.wheres = [BypassFIFO(where_description(), RECORDS) for _ in self.clients]
+        self.submodules += self.wheres
         record     = Record(place_description().payload_layout)
         offered, able, taken = Signal(), Signal(), Signal()
-        crosses    = Signal()
         self.comb += [
             rr.request.eq(Cat(*[c.sink.valid for c in self.clients])),
             [If(rr.grant == i,
@@ -91,6 +100,7 @@ class PayloadPlacer(LiteXModule):
                 [getattr(record, name).eq(getattr(c.sink, name)) for name, _ in record.layout],
                 c.sink.ready.eq(able & (self.fetch.ready | ~record.has_slot)),
             ) for i, c in enumerate(self.clients)],
+            # Addresses that come with the records have as many places as the records.
             able.eq(jobs.sink.ready & order.sink.ready),
             self.fetch.valid.eq(offered & able & record.has_slot),
             self.fetch.first.eq(1),
@@ -99,20 +109,57 @@ class PayloadPlacer(LiteXModule):
             self.fetch.discard.eq(record.length == 0),
             taken.eq(offered & able & (self.fetch.ready | ~record.has_slot)),
             rr.ce.eq(taken | ~offered),
-            crosses.eq((record.addr[:12] + record.length) > PAGE_BYTES),
             jobs.sink.valid.eq(taken & (record.length != 0)),
-            [getattr(jobs.sink, name).eq(getattr(record, name)) for name, _ in job_layout],
+            [getattr(jobs.sink, name).eq(getattr(record, name)) for name in ("offset", "length", "qpi")],
+            jobs.sink.client.eq(rr.grant),
             order.sink.valid.eq(taken),
             order.sink.client.eq(rr.grant),
-            order.sink.commands.eq(Mux(record.length == 0, 0, 1 + crosses)),
+            order.sink.empty.eq(record.length == 0),
         ]
-        self._do_data(jobs, dw)
+        for i, (client, where) in enumerate(zip(self.clients, self.wheres)):
+            if client.late:
+                self.comb += client.where.connect(where.sink)
+            else:
+                self.comb += [
+                    where.sink.valid.eq(jobs.sink.valid & (rr.grant == i)),
+                    where.sink.write.eq(1),
+                    where.sink.target.eq(record.target),
+                    where.sink.addr.eq(record.addr),
+                ]
+        self._do_job(jobs)
+        self._do_data(self.job, dw)
         self._do_acknowledge(order)
         self.comb += self.quiet.eq(~order.source.valid & ~offered)
 
-    def _do_data(self, jobs, dw):
+    def _do_job(self, jobs):
+        """The next packet meets its address; how many commands it takes is told to the acknowledges."""
+        self.job    = job = stream.Endpoint([("offset", 6), ("length", 13), ("qpi", QPI_WIDTH), ("crosses", 1)]
+            + where_description().payload_layout)
+        self.counts = counts = stream.SyncFIFO([("commands", 2)], 2*RECORDS)
+        where, crosses, load = stream.Endpoint(where_description()), Signal(), Signal()
+        self.comb += [
+            Case(jobs.source.client, {i: [
+                where.valid.eq(fifo.source.valid), where.payload.eq(fifo.source.payload),
+                fifo.source.ready.eq(load),
+            ] for i, fifo in enumerate(self.wheres)}),
+            load.eq(jobs.source.valid & where.valid & (~job.valid | job.ready)),
+            jobs.source.ready.eq(load),
+            crosses.eq((where.addr[:12] + jobs.source.length) > PAGE_BYTES),
+            counts.sink.valid.eq(load),
+            counts.sink.commands.eq(Mux(where.write, 1 + crosses, 0)),
+        ]
+        self.sync += [
+            If(job.ready, job.valid.eq(0)),
+            If(load,
+                job.valid.eq(1),
+                [getattr(job, name).eq(getattr(jobs.source, name)) for name in ("offset", "length", "qpi")],
+                [getattr(job, name).eq(getattr(where, name)) for name in ("write", "target", "addr")],
+                job.crosses.eq(crosses),
+            ),
+        ]
+
+    def _do_data(self, job, dw):
         """Rotates stored beats to the lanes of memory and merges neighbours; commands go ahead by two clocks."""
-        job    = jobs.source
         self.commands = commands = stream.SyncFIFO(memory_command_description(), 4)
         wdata  = self.port.wdata
         move   = Signal()
@@ -136,11 +183,11 @@ class PayloadPlacer(LiteXModule):
             lines.eq((lane + job.length + DATA_BYTES - 1) >> 6),
             early.eq(lane >= job.offset),
             step.eq(move & job.valid & (flush | self.data.valid) & (commands.sink.ready | ~page_first | ~emit)),
-            emit.eq(began | early),
+            emit.eq(job.write & (began | early)),
             first_line.eq(line == 0),
             last_line.eq(emit & (line == lines - 1)),
             self.data.ready.eq(step & ~flush),
-            job.ready.eq(step & (flush | self.data.last) & last_line),
+            job.ready.eq(step & (flush | self.data.last) & (last_line | ~job.write)),
             page_line.eq(job.addr[6:12] + line),
             page_first.eq(first_line | (page_line == 0)),
             page_last.eq(last_line | (page_line == PAGE_BEATS - 1)),
@@ -152,8 +199,7 @@ class PayloadPlacer(LiteXModule):
             commands.sink.tag.eq(tag),
             If(first_line,
                 commands.sink.addr.eq(job.addr),
-                commands.sink.length.eq(Mux((job.addr[:12] + job.length) > PAGE_BYTES,
-                    PAGE_BYTES - job.addr[:12], job.length)),
+                commands.sink.length.eq(Mux(job.crosses, PAGE_BYTES - job.addr[:12], job.length)),
             ).Else(
                 commands.sink.addr.eq(Cat(C(0, 12), job.addr[12:] + 1)),
                 commands.sink.length.eq(job.addr[:12] + job.length - PAGE_BYTES),
@@ -163,7 +209,7 @@ class PayloadPlacer(LiteXModule):
             If(emit, line.eq(line + 1)),
             began.eq(1),
             # Behind the last stored beat a line may be left.
-            If(self.data.last & ~flush & ~last_line, flush.eq(1)),
+            If(self.data.last & ~flush & ~last_line & job.write, flush.eq(1)),
             If(job.ready, began.eq(0), flush.eq(0), line.eq(0)),
             If(commands.sink.valid, tag.eq(tag + 1)),
         )
@@ -208,16 +254,19 @@ class PayloadPlacer(LiteXModule):
         self.acks = acks = BypassFIFO([("err", 2)], 2*RECORDS)
         seen, err = Signal(2), Signal(2)
         err_now, complete = Signal(2), Signal()
-        enough    = Signal()
-        ready     = Signal()
+        enough, last = Signal(), Signal()
+        ready  = Signal()
+        counts = self.counts.source
         self.comb += [
             self.port.wack.ready.eq(1),
             acks.sink.valid.eq(self.port.wack.valid),
             acks.sink.err.eq(self.port.wack.err),
             err_now.eq(Mux(err != 0, err, Mux(acks.source.valid & ~enough, acks.source.err, 0))),
-            enough.eq(seen == order.source.commands),
-            complete.eq(order.source.valid & (enough | (acks.source.valid & (seen + 1 == order.source.commands)))),
-            acks.source.ready.eq(order.source.valid & ~enough & (ready | (seen + 1 != order.source.commands))),
+            enough.eq(order.source.empty | (counts.valid & (counts.commands == 0))),
+            last.eq(counts.valid & (seen + 1 == counts.commands)),
+            complete.eq(order.source.valid & (enough | (acks.source.valid & last))),
+            counts.ready.eq(complete & ready & ~order.source.empty),
+            acks.source.ready.eq(order.source.valid & ~enough & (ready | ~last)),
             order.source.ready.eq(complete & ready),
             [If(order.source.client == i,
                 c.done.valid.eq(complete),

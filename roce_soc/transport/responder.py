@@ -44,14 +44,15 @@ class RoCEResponder(LiteXModule):
     ctl : ctl_description(), in
         CTL_START (psn: first expected), CTL_ERR, CTL_RESET; others are only answered. Each is answered by
         one pulse of `ctl_done`, for this module, the receive queue and the reply scheduler together.
-    place : place_description(), out; place_done : place_done_description(), in
+    place : place_description(), out; where : where_description(), out; place_done : place_done_description(), in
+        A late port of the placer.
     cqe : cqe_description(), out
         Receive completions, flushed ones included, in order.
     event : event_description(), out
         QPs that failed, for the command port.
     refusal : refusal_description(), out
 
-    Latency: packet to place record 15 clocks with a key check, 9 without; done to reply record 1 clock.
+    Latency: packet to place record 6 clocks, to its address 9 with a key check; done to reply record 1 clock.
     Errors : every RESPONDER row of errors.py but the atomic ones; QP_STATE for packets behind a failure.
     """
     def __init__(self, n_qps, context_port, mr_port, receive_queues, reply):
@@ -66,6 +67,7 @@ class RoCEResponder(LiteXModule):
         self.ctl        = entry.ctl
         self.ctl_done   = Signal()
         self.place      = execute.place
+        self.where      = execute.where
         self.place_done = answer.done
         self.cqe        = stream.Endpoint(cqe_description())
         self.event      = answer.event

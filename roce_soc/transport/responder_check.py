@@ -30,11 +30,12 @@ CONNECTION_FIELDS = [
 # RequestCheck -------------------------------------------------------------------------------------
 
 class RequestCheck(LiteXModule):
-    """Six clocks from a packet to its verdict; the only writer of the responder rows.
+    """Five clocks from a packet to its verdict; the only writer of the responder rows.
 
-    Clock 1, 2: rows are read. 3: PSN, opcode sequence, access, lengths against the path MTU. 4: receive
-    WQE is taken, READ resources. 5: lengths against the message. 6: verdict, row written back. Everything
-    moves every clock: the entry admits only what the stages behind can take, and never two of one QP.
+    Clock 0: the entry shows the packet, its rows are addressed. 2: PSN, opcode sequence, access, lengths against
+    the path MTU. 3: receive WQE is taken, READ resources. 4: lengths against the message; the key is asked.
+    5: verdict, row written back. Everything moves every clock: the entry admits only what the stages behind can
+    take, and never two of one QP; the next one of a QP follows the clock after its row was written.
 
     Parameters
     ----------
@@ -49,15 +50,15 @@ class RequestCheck(LiteXModule):
     packet, packet_valid : packet_layout, in
     stages : list of (valid, qpi), out
     result, result_valid, result_park : out
-        The packet at clock 6, and whether it has to wait for its receive WQE.
+        The packet at clock 5, and whether it has to wait for its receive WQE.
     verdict : verdict_layout, out
-        At clock 6; valid only.
+        At clock 5; valid only.
     key : mr_request_description(), out
-        Key check of the verdict with `check`, at clock 5; valid only.
+        Key check of the verdict with `check`, at clock 4; valid only.
     reads_qpi, reads_done : out, in
         READs of a QP that are fully answered, same clock.
 
-    Latency: 6 clocks, one packet a clock; packets of one QP at least 6 clocks apart.
+    Latency: 5 clocks, one packet a clock; packets of one QP at least 6 clocks apart.
     Errors : rows 13, 21 to 33, 40, 43, 44.
     """
     def __init__(self, n_qps, context_port, take):
@@ -71,49 +72,49 @@ class RequestCheck(LiteXModule):
 
         # # #
 
-        packets = [Record(packet_layout(), name=f"p{n}") for n in range(1, 7)]
-        valids  = [Signal(name=f"v{n}") for n in range(1, 7)]
+        packets = [Record(packet_layout(), name=f"p{n}") for n in range(1, 6)]
+        valids  = [Signal(name=f"v{n}") for n in range(1, 6)]
         self.p, self.v = dict(enumerate(packets, 1)), dict(enumerate(valids, 1))
         self.stages = [(v, p.qpi) for v, p in zip(valids, packets)]
         self.sync += packets[0].eq(self.packet), valids[0].eq(self.packet_valid)
-        for n in range(1, 6):
+        for n in range(1, 5):
             self.sync += packets[n].eq(packets[n - 1]), valids[n].eq(valids[n - 1])
 
-        # Responder rows: address at clock 1, here at clock 3 ... 6.
+        # Responder rows: address at clock 0, here at clock 2 ... 5.
         rows = Memory(layout_len(ROW_LAYOUT), n_qps)
         self.write_port, read = rows.get_port(write_capable=True), rows.get_port()
         self.specials += rows, self.write_port, read
-        self.rows  = {n: Record(ROW_LAYOUT, name=f"row{n}") for n in range(3, 7)}
-        self.comb += read.adr.eq(self.p[1].qpi), context_port.adr.eq(self.p[1].qpi)
-        self.sync += self.rows[3].raw_bits().eq(read.dat_r)
-        self.conns = {n: Record(CONNECTION_FIELDS, name=f"conn{n}") for n in range(4, 7)}
-        self.flags = {n: Record([(name, 1) for name in OPCODE_FLAGS], name=f"flags{n}") for n in range(4, 7)}
-        for n in range(4, 7):
+        self.rows  = {n: Record(ROW_LAYOUT, name=f"row{n}") for n in range(2, 6)}
+        self.comb += read.adr.eq(self.packet.qpi), context_port.adr.eq(self.packet.qpi)
+        self.sync += self.rows[2].raw_bits().eq(read.dat_r)
+        self.conns = {n: Record(CONNECTION_FIELDS, name=f"conn{n}") for n in range(3, 6)}
+        self.flags = {n: Record([(name, 1) for name in OPCODE_FLAGS], name=f"flags{n}") for n in range(3, 6)}
+        for n in range(3, 6):
             self.sync += self.rows[n].eq(self.rows[n - 1])
-        for n in range(5, 7):
+        for n in range(4, 6):
             self.sync += self.conns[n].eq(self.conns[n - 1]), self.flags[n].eq(self.flags[n - 1])
         self.new = Record(ROW_LAYOUT)
         walker   = Signal(bits + 1)
         self.sync += If(~self.ready, walker.eq(walker + 1))
         self.comb += [
             self.ready.eq(walker[-1]),
-            self.write_port.adr.eq(Mux(self.ready, self.p[6].qpi, walker[:bits])),
-            self.write_port.we.eq(~self.ready | (self.v[6] & ~self.result_park)),
+            self.write_port.adr.eq(Mux(self.ready, self.p[5].qpi, walker[:bits])),
+            self.write_port.we.eq(~self.ready | (self.v[5] & ~self.result_park)),
             If(self.ready, self.write_port.dat_w.eq(self.new.raw_bits())),
         ]
-        first = self._add_clock3(context_port.row, take)
-        wqe   = self._add_clock4(first, take)
-        judge = self._add_clock5(wqe, take)
-        self._add_clock6(judge)
+        first = self._add_clock2(context_port.row, take)
+        wqe   = self._add_clock3(first, take)
+        judge = self._add_clock4(wqe, take)
+        self._add_clock5(judge)
 
-    def _add_clock3(self, conn, take):
-        """Sequence, opcode and access; lengths against the path MTU. Returns the results at clock 4."""
-        p, row = self.p[3], self.rows[3]
+    def _add_clock2(self, conn, take):
+        """Sequence, opcode and access; lengths against the path MTU. Returns the results at clock 3."""
+        p, row = self.p[2], self.rows[2]
         flags, statements = opcode_flags(p.opcode)
         self.comb += statements
-        self.sync += self.flags[4].eq(flags)
-        self.sync += [getattr(self.conns[4], name).eq(getattr(conn, name)) for name, _ in CONNECTION_FIELDS]
-        self.comb += take.peek.eq(conn.rq_index), take.peeking.eq(self.v[3])
+        self.sync += self.flags[3].eq(flags)
+        self.sync += [getattr(self.conns[3], name).eq(getattr(conn, name)) for name, _ in CONNECTION_FIELDS]
+        self.comb += take.peek.eq(conn.rq_index), take.peeking.eq(self.v[2])
 
         first = Record([(name, 1) for name in (
             "packet", "row_state", "row_class", "row_uc", "equal", "duplicate", "sequence", "access",
@@ -142,9 +143,9 @@ class RequestCheck(LiteXModule):
         ]
         return first
 
-    def _add_clock4(self, first, take):
-        """Takes the receive WQE. Returns the results at clock 5."""
-        p, row, flags, conn = self.p[4], self.rows[4], self.flags[4], self.conns[4]
+    def _add_clock3(self, first, take):
+        """Takes the receive WQE. Returns the results at clock 4."""
+        p, row, flags, conn = self.p[3], self.rows[3], self.flags[3], self.conns[3]
         fits, pending = Signal(), Signal(READ_INDEX_WIDTH)
         second = Record([(name, 1) for name in (
             "packet", "row_state", "row_class", "row_uc", "duplicate", "ahead", "sequence", "access", "reads",
@@ -152,7 +153,7 @@ class RequestCheck(LiteXModule):
             + [("packets", 33), ("reads_done", READ_INDEX_WIDTH)])
         needs, candidate = Signal(), Signal()
         self.comb += [
-            candidate.eq(self.v[4] & first.packet & ~first.row_state & ~first.row_class & first.equal
+            candidate.eq(self.v[3] & first.packet & ~first.row_state & ~first.row_class & first.equal
                 & first.sequence & first.access),
             needs.eq((flags.send & flags.starts) | (flags.write & flags.imm)),
             take.index.eq(conn.rq_index),
@@ -178,9 +179,9 @@ class RequestCheck(LiteXModule):
         ]
         return second
 
-    def _add_clock5(self, second, take):
-        """Lengths against the message; the key is asked. Returns the results at clock 6."""
-        p, row, flags, conn, wqe = self.p[5], self.rows[5], self.flags[5], self.conns[5], take.wqe
+    def _add_clock4(self, second, take):
+        """Lengths against the message; the key is asked. Returns the results at clock 5."""
+        p, row, flags, conn, wqe = self.p[4], self.rows[4], self.flags[4], self.conns[4], take.wqe
         third = Record([(name, second_width) for name, second_width in second.layout if name != "packets"]
             + [("packets", 24), ("va", 64), ("next_low", 33), ("key", 32), ("left", 32), ("total", 32),
                ("over", 1), ("short", 1), ("bad_wqe", 1), ("wr_id", 64), ("wqe_slot", 16)])
@@ -217,9 +218,9 @@ class RequestCheck(LiteXModule):
         ]
         return third
 
-    def _add_clock6(self, t):
+    def _add_clock5(self, t):
         """Verdict and new row."""
-        p, row_, flags, conn, new, verdict = self.p[6], self.rows[6], self.flags[6], self.conns[6], self.new, self.verdict
+        p, row_, flags, conn, new, verdict = self.p[5], self.rows[5], self.flags[5], self.conns[5], self.new, self.verdict
         error, accept, fatal = Signal(6), Signal(), Signal()
         syndrome_psn = Signal(24)
         self.comb += [
@@ -242,14 +243,14 @@ class RequestCheck(LiteXModule):
             accept.eq(t.packet & (error == 0)),
             fatal.eq(is_fatal(error)),
             self.result.eq(p),
-            self.result_valid.eq(self.v[6]),
+            self.result_valid.eq(self.v[5]),
             self.result_park.eq(t.park),
         ]
         self._add_row(t, accept, fatal, error)
         holds  = t.got | (row_.message == MESSAGE_SEND)
         self.comb += [
             # Verdict. `verdict.check`: its key was asked for a clock ago.
-            verdict.valid.eq(self.v[6] & ~t.park),
+            verdict.valid.eq(self.v[5] & ~t.park),
             [getattr(verdict, name).eq(getattr(p, name)) for name in (
                 "qpi", "opcode", "psn", "pseudo", "code", "has_slot", "slot", "offset", "length", "imm", "se",
                 "rkey", "dma_length")],
@@ -259,6 +260,7 @@ class RequestCheck(LiteXModule):
             verdict.counted.eq(accept & flags.ends),
             verdict.timer.eq(conn.min_rnr_timer),
             verdict.check.eq(t.asks),
+            verdict.lands.eq(accept & ~flags.read & (p.length != 0)),
             verdict.recv.eq(flags.send),
             verdict.holds.eq(holds),
             verdict.opens.eq(t.got),
@@ -288,7 +290,7 @@ class RequestCheck(LiteXModule):
 
     def _add_row(self, t, accept, fatal, error):
         """The row written back."""
-        p, old, flags, new = self.p[6], self.rows[6], self.flags[6], self.new
+        p, old, flags, new = self.p[5], self.rows[5], self.flags[5], self.new
         self.comb += [
             new.eq(old),
             If(accept,

@@ -10,7 +10,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc.common import (
     CTL_ERR, CTL_RESET, CTL_START, QPI_WIDTH, cqe_description, event_description, mr_request_description,
-    mr_result_description, place_description, place_done_description, refusal_description)
+    mr_result_description, place_description, place_done_description, refusal_description, where_description)
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import ACK_UNLIMITED, SYNDROME_ACK, SYNDROME_RNR
 from roce_soc.queue.rq_layout import RQ_CTL_FLUSH, RQ_CTL_RESET, rq_ctl_description
@@ -22,21 +22,25 @@ VERDICTS    = 32    # packets between check and placement.
 CHECK_ROOM  = 8     # places for what is in the check stage when it must stop.
 PLACEMENTS  = 64    # packets between placement and answer.
 
+PLACE_FIELDS = [("qpi", QPI_WIDTH), ("has_slot", 1), ("slot", 10), ("offset", 6), ("length", 13), ("lands", 1)]
+
 
 # RequestExecute -----------------------------------------------------------------------------------
 
 class RequestExecute(LiteXModule):
-    """Joins verdicts with their key checks and hands each packet's payload to the placer.
+    """Hands each packet's payload to the placer and, when its key check is there, the address.
 
-    A failed check kills the QP at once: what was admitted on trust behind it is discarded here.
+    The payload leaves the packet buffer while the key is checked: what is refused is dropped by the placer. A failed check kills the QP at once: what was admitted on trust behind it is discarded here.
 
     Endpoints
     ---------
     verdict : verdict_layout, in; key : mr_request_description(), in
-        From the check stage, valid only; `room` says that all that is in it will be taken.
+        From the check stage, valid only (the key first); `room` says that all that is in it will be taken.
     request, result : MR port
     place : place_description(), out
-        One record for every verdict.
+        One record for every verdict, without address; of length 0 when nothing is to be written.
+    where : where_description(), out
+        For each record of another length.
     source : verdict_layout, out
         The verdict with its final row, in place order.
     """
@@ -47,6 +51,7 @@ class RequestExecute(LiteXModule):
         self.request = stream.Endpoint(mr_request_description())
         self.result  = stream.Endpoint(mr_result_description())
         self.place   = stream.Endpoint(place_description())
+        self.where   = stream.Endpoint(where_description())
         self.source  = stream.Endpoint(verdict_layout())
         self.ready   = Signal()
 
@@ -55,10 +60,10 @@ class RequestExecute(LiteXModule):
         self.verdicts = verdicts = stream.SyncFIFO(verdict_layout(), VERDICTS)
         self.keys     = keys     = BypassFIFO(mr_request_description(), VERDICTS)
         self.results  = results  = BypassFIFO(mr_result_description(), VERDICTS)
-        self.placing  = placing  = stream.Buffer(place_description())
+        self.places   = places   = stream.SyncFIFO(PLACE_FIELDS, VERDICTS)
         self.dead     = dead     = StateTable(1, n_qps)
         v    = verdicts.source
-        killed, known, fire = Signal(), Signal(), Signal()
+        killed, known, fire, lands = Signal(), Signal(), Signal(), Signal()
         judged, final = Signal(6), Signal(6)
         fatal = Signal()
         packet, ctl, kill = v.pseudo == PSEUDO_NONE, v.pseudo == PSEUDO_CTL, v.pseudo == PSEUDO_KILL
@@ -69,7 +74,7 @@ class RequestExecute(LiteXModule):
             self.key.connect(keys.sink),
             keys.source.connect(self.request),
             self.result.connect(results.sink),
-            self.room.eq(verdicts.level <= VERDICTS - CHECK_ROOM),
+            self.room.eq((verdicts.level <= VERDICTS - CHECK_ROOM) & (places.level <= VERDICTS - CHECK_ROOM)),
             # Row: the check stage's, else the key's; everything behind a failure is discarded.
             killed.eq(dead.read(v.qpi[:log2_int(n_qps)])),
             judged.eq(v.row),
@@ -83,7 +88,7 @@ class RequestExecute(LiteXModule):
             ),
             fatal.eq(is_fatal(judged)),
             known.eq(v.valid & (~v.check | results.source.valid)),
-            fire.eq(known & placing.sink.ready & self.source.ready),
+            fire.eq(known & self.source.ready & (self.where.ready | ~v.lands)),
             v.ready.eq(fire),
             results.source.ready.eq(fire & v.check),
             dead.adr.eq(v.qpi),
@@ -91,15 +96,20 @@ class RequestExecute(LiteXModule):
             dead.dat_w.eq(1),
             If(ctl & (v.code != CTL_ERR) & (v.code != CTL_RESET), dead.dat_w.eq(killed & (v.code != CTL_START))),
             # Payload.
-            placing.sink.valid.eq(known & self.source.ready),
-            [getattr(placing.sink, name).eq(getattr(v, name)) for name in ("qpi", "has_slot", "slot", "offset")],
-            placing.sink.target.eq(results.source.target),
-            placing.sink.addr.eq(results.source.addr),
-            placing.sink.length.eq(Mux(packet & (final == 0) & (v.action != ACTION_READ), v.length, 0)),
-            placing.source.connect(self.place, omit={"first", "last"}),
+            places.sink.valid.eq(self.verdict.valid),
+            [getattr(places.sink, name).eq(getattr(self.verdict, name)) for name, _ in PLACE_FIELDS],
+            [getattr(self.place, name).eq(getattr(places.source, name)) for name in ("valid", "qpi", "has_slot", "slot", "offset")],
+            self.place.length.eq(places.source.length & Replicate(places.source.lands, len(self.place.length))),
+            places.source.ready.eq(self.place.ready),
             self.place.first.eq(1), self.place.last.eq(1),
+            self.where.valid.eq(known & self.source.ready & v.lands),
+            # What lands has passed the check stage and has a key.
+            self.where.write.eq(~killed & (results.source.row == 0)),
+            self.where.target.eq(results.source.target),
+            self.where.addr.eq(results.source.addr),
+            self.where.first.eq(1), self.where.last.eq(1),
             # Onward.
-            self.source.valid.eq(known & placing.sink.ready),
+            self.source.valid.eq(known & (self.where.ready | ~v.lands)),
             [getattr(self.source, name).eq(getattr(v, name)) for name in outs],
             self.source.row.eq(final),
             self.source.target.eq(results.source.target), self.source.addr.eq(results.source.addr),

@@ -41,8 +41,8 @@ def verdict_layout():
         ("pseudo", 2), ("code", 6), ("row", 6),
         # Answer. `counted`: msn includes this packet's own message.
         ("action", 3), ("ack_psn", 24), ("msn", 24), ("counted", 1), ("timer", 5),
-        # Payload.
-        ("has_slot", 1), ("slot", 10), ("offset", 6), ("length", 13),
+        # Payload; `lands`: to be written if the key check does not refuse it.
+        ("has_slot", 1), ("slot", 10), ("offset", 6), ("length", 13), ("lands", 1),
         # Key check: `check` says that one was asked for; `recv` that it is for a receive's own buffer.
         ("check", 1), ("recv", 1),
         # Receive work request: `holds` one, which this packet took (`opens`) or completes (`closes`).

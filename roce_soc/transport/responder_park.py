@@ -92,12 +92,6 @@ class RequestEntry(LiteXModule):
         """Expression: a packet of `qpi` is in the check stage."""
         return sum_or(valid & (other == qpi) for valid, other in self.stages)
 
-    def busy_fresh(self, qpi):
-        """The same for a new packet, which may follow in the clock that writes the row back, unless parking changes."""
-        *stages, (valid, other) = self.stages
-        parking = valid & (other == qpi) & (self.result_park | self.result.parked)
-        return sum_or([valid & (other == qpi) for valid, other in stages] + [parking])
-
     def _add_results(self):
         """What leaves the check stage: new heads are parked, executed heads leave their list."""
         result, lists, bits = self.result, self.lists, self.bits
@@ -158,8 +152,8 @@ class RequestEntry(LiteXModule):
         self.comb += [getattr(fresh, name).eq(getattr(sink, name)) for name in names]
         self.comb += [
             places.eq(self.free.level > PARK_RESERVE),
-            fresh_go.eq(sink.valid & self.ready & places & ~entry.parked & self.room & ~self.inject_valid & ~pseudo_go
-                & ~self.busy_fresh(sink.qpi)),
+            fresh_go.eq(sink.valid & self.ready & places & ~entry.parked & self.room & ~self.inject_valid & ~pseudo_valid
+                & ~self.busy(sink.qpi)),
             append.eq(sink.valid & self.ready & places & entry.parked & ~event),
             sink.ready.eq(fresh_go | append),
             pseudo_go.eq(pseudo_valid & self.ready & self.room & ~self.inject_valid & ~self.busy(pseudo.qpi)),
@@ -167,7 +161,7 @@ class RequestEntry(LiteXModule):
             self.out_valid.eq(self.inject_taken | pseudo_go | fresh_go),
             If(self.inject_valid,
                 out.eq(self.inject),
-            ).Elif(pseudo_go,
+            ).Elif(pseudo_valid,
                 out.eq(pseudo),
             ).Else(
                 out.eq(fresh),
