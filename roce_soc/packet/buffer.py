@@ -174,7 +174,7 @@ class PacketBuffer(LiteXModule):
             frames.source.ready.eq(v.valid),
             has_slot.eq(frames.source.size != 0),
             room.eq(Mux(v.response, responses.sink.ready, requests.sink.ready) & ~frames.source.overflow),
-            good.eq(v.valid & v.good),
+            good.eq(v.good),
             requests.sink.valid.eq(good & room & ~v.response),
             responses.sink.valid.eq(good & room & v.response),
             drops.sink.valid.eq(v.valid & has_slot & ~(good & room)),
@@ -182,14 +182,17 @@ class PacketBuffer(LiteXModule):
             requests.source.connect(self.request),
             responses.source.connect(self.response),
         ]
+        # Of any other frame nothing is shown, valid or not.
         for records in (requests, responses):
             self.comb += [
-                [getattr(records.sink, n).eq(getattr(v, n)) for n in names],
                 records.sink.first.eq(1),
                 records.sink.last.eq(1),
-                records.sink.has_slot.eq(has_slot),
-                records.sink.slot.eq(frames.source.head),
-                records.sink.offset.eq(frames.source.offset),
+                If(good,
+                    [getattr(records.sink, n).eq(getattr(v, n)) for n in names],
+                    records.sink.has_slot.eq(has_slot),
+                    records.sink.slot.eq(frames.source.head),
+                    records.sink.offset.eq(frames.source.offset),
+                ),
             ]
         self.sync += [
             self.refusal.valid.eq(v.valid & ~(good & room)),

@@ -264,7 +264,7 @@ class RoCEDecoder(LiteXModule):
         self.sync += [
             verdict.valid.eq(self.icrc_valid),
             [getattr(verdict, n).eq(getattr(records.source.record, n)) for n in names],
-            verdict.good.eq(self.icrc_good & (records.source.broken.raw_bits() == 0) & (tails.source.payload.raw_bits() == 0)),
+            verdict.good.eq(self.icrc_valid & self.icrc_good & (records.source.broken.raw_bits() == 0) & (tails.source.payload.raw_bits() == 0)),
             v.eq(records.source.broken),
             tail.eq(tails.source.payload),
             icrc_good.eq(self.icrc_good),
