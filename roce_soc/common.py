@@ -213,7 +213,7 @@ def rx_beats_description(dw=DATA_WIDTH):
 
 
 def rx_verdict_description():
-    """The decoder's judgement of a frame, in frame order: good (with valid only), or the row of errors.py that it breaks."""
+    """The decoder's judgement of a frame, in frame order: `good`, only ever with valid, or the row of errors.py it breaks."""
     fields = [f for f in rx_packet_description().payload_layout if f[0] not in ("has_slot", "slot", "offset")]
     return EndpointDescription(fields + [("good", 1), ("row", 6), ("response", 1), ("cnp", 1)])
 

@@ -137,7 +137,10 @@ class BypassFIFO(LiteXModule):
             If(empty, source.payload.eq(sink.payload), source.param.eq(sink.param)),
         ]
         if frames:
-            self.comb += source.first.eq(Mux(empty, sink.first, fifo.source.first)), source.last.eq(Mux(empty, sink.last, fifo.source.last))
+            self.comb += [
+                source.first.eq(Mux(empty, sink.first, fifo.source.first)),
+                source.last.eq(Mux(empty, sink.last, fifo.source.last)),
+            ]
         else:
             self.comb += source.first.eq(1), source.last.eq(1)
 

@@ -37,7 +37,8 @@ class Check(LiteXModule):
     """The checker with `end` beside the beat."""
     def __init__(self):
         self.checker = checker = ICRCChecker()
-        self.sink    = sink    = Endpoint(EndpointDescription([("data", 512)], [("vlan", 1), ("ipv6", 1), ("end", 14), ("judge", 1)]))
+        self.sink    = sink    = Endpoint(EndpointDescription(
+            [("data", 512)], [("vlan", 1), ("ipv6", 1), ("end", 14), ("judge", 1)]))
         self.comb += sink.connect(checker.sink, omit={"end", "judge"})
         self.sync += checker.end.eq(sink.end), checker.judge.eq(sink.judge)
 

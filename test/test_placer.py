@@ -12,7 +12,8 @@ def make():
     top     = PayloadPlacer()
     clients = [top.get_port() for _ in range(2)] + [top.get_port(late=True)]
     ios     = {f"c{n}": {"place": c.sink, "done": c.done} for n, c in enumerate(clients)}
-    return top, {**ios, "where": clients[LATE].where, "fetch": top.fetch, "data": top.data, "m": top.port.streams(), "idle": top.quiet}
+    return top, {
+        **ios, "where": clients[LATE].where, "fetch": top.fetch, "data": top.data, "m": top.port.streams(), "idle": top.quiet}
 
 
 @pytest.fixture(scope="module")
@@ -153,12 +154,13 @@ def test_rate(so, seed, rng, length, budget):
 
 @pytest.mark.parametrize("gap", [0, .4])
 def test_late_addresses(so, seed, rng, gap):
-    """Records whose addresses follow, some to be dropped, among those of another client: bytes, order, no write of what is dropped."""
+    """Records whose addresses follow, some to be dropped, among another client's: bytes, order, nothing dropped is written."""
     bench = Bench(so, seed, rng, gap, gap, latency=(1, 40))
     wanted, dropped, at, sent = [], [], 0x4000_0000, {0: 0, LATE: 0}
     for _ in range(150):
-        data, addr = rng.randbytes(rng.choice([0, rng.randrange(1, 200), rng.randrange(1, 1500)])), at + rng.randrange(4096)
-        at += 0x4000
+        data = rng.randbytes(rng.choice([0, rng.randrange(1, 200), rng.randrange(1, 1500)]))
+        addr = at + rng.randrange(4096)
+        at  += 0x4000
         # The bench's payloads go in the order of the fetches: one client has records under way at a time.
         client = rng.choice([0, LATE])
         if client == LATE:

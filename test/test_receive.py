@@ -165,7 +165,8 @@ def test_back_to_back(so):
     assert bench.rx.stats()["stalled"] == 0
 
 
-@pytest.mark.parametrize("opcode,length,beats", [(opcodes.RC_ACKNOWLEDGE, 0, 1), (opcodes.RC_READ_REQUEST, 0, 2), (opcodes.RC_WRITE_ONLY, 64, 3)])
+@pytest.mark.parametrize("opcode,length,beats", [
+    (opcodes.RC_ACKNOWLEDGE, 0, 1), (opcodes.RC_READ_REQUEST, 0, 2), (opcodes.RC_WRITE_ONLY, 64, 3)])
 def test_latency(so, opcode, length, beats):
     """A record is there seven clocks after its frame's last beat, however short the frame is."""
     bench = Bench(so)

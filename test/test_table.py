@@ -23,7 +23,8 @@ class Bypasses(LiteXModule):
 @pytest.fixture(scope="module")
 def so():
     top = Bypasses()
-    return build(top, {f"{kind}_{end}": getattr(getattr(top, kind), end) for kind in KINDS for end in ("sink", "source")}, name="bypasses")
+    ends = {f"{kind}_{end}": getattr(getattr(top, kind), end) for kind in KINDS for end in ("sink", "source")}
+    return build(top, ends, name="bypasses")
 
 
 def offer(source, kind, rng, n):

@@ -55,7 +55,8 @@ class RoCEReceive(LiteXModule):
         self.sink        = sink        = stream.Endpoint(roce_wire_description(dw))
         self.header      = header      = stream.Endpoint(roce_header_description())
         self.source      = source      = stream.Endpoint(roce_frame_description(dw))
-        self.early       = early       = stream.Endpoint(stream.EndpointDescription([("data", dw)], [("vlan", 1), ("ipv6", 1)]))
+        self.early       = early       = stream.Endpoint(
+            stream.EndpointDescription([("data", dw)], [("vlan", 1), ("ipv6", 1)]))
         self.early_roce, self.early_end = Signal(), Signal(14)
         self.slow_source = slow_source = stream.Endpoint(roce_wire_description(dw))
 

@@ -11,7 +11,8 @@ from litex.soc.interconnect import stream
 
 from roce_soc import abi, opcodes
 from roce_soc.common import (
-    DATA_BYTES, DATA_WIDTH, roce_frame_description, roce_header_description, rx_beats_description, rx_verdict_description)
+    DATA_BYTES, DATA_WIDTH, roce_frame_description, roce_header_description, rx_beats_description,
+    rx_verdict_description)
 from roce_soc.errors import ERRORS
 from roce_soc.network.receive import big_endian
 from roce_soc.table import BypassFIFO
@@ -244,7 +245,8 @@ class RoCEDecoder(LiteXModule):
         # Record and tail wait for the checker; layers 3 and 4 are judged in the record's clock.
         rules = [("l34_row", 6), ("length", 1)] + [(name, 1) for name in checks]
         names = [n for n, _ in rx_verdict_description().payload_layout if n not in ("good", "row")]
-        self.records = records = BypassFIFO([("record", [(n, len(getattr(q3, n))) for n in names]), ("broken", rules)], 32)
+        fields = [(n, len(getattr(q3, n))) for n in names]
+        self.records = records = BypassFIFO([("record", fields), ("broken", rules)], 32)
         self.tails   = tails   = BypassFIFO([("mac_error", 1), ("runt", 1)], 32)
         self.comb += [
             records.sink.valid.eq(q3_valid),
@@ -264,15 +266,18 @@ class RoCEDecoder(LiteXModule):
         self.sync += [
             verdict.valid.eq(self.icrc_valid),
             [getattr(verdict, n).eq(getattr(records.source.record, n)) for n in names],
-            verdict.good.eq(self.icrc_valid & self.icrc_good & (records.source.broken.raw_bits() == 0) & (tails.source.payload.raw_bits() == 0)),
+            verdict.good.eq(self.icrc_valid & self.icrc_good & (records.source.broken.raw_bits() == 0)
+                & (tails.source.payload.raw_bits() == 0)),
             v.eq(records.source.broken),
             tail.eq(tails.source.payload),
             icrc_good.eq(self.icrc_good),
         ]
-        order = [(tail.mac_error, "MAC_ERROR"), (tail.runt, "RUNT"), (v.l34_row != 0, None), (v.length, "UDP_LENGTH"), (~icrc_good, "ICRC")]
+        order = [(tail.mac_error, "MAC_ERROR"), (tail.runt, "RUNT"), (v.l34_row != 0, None), (v.length, "UDP_LENGTH"),
+                 (~icrc_good, "ICRC")]
         order += [(getattr(v, name), name) for name in checks]
         self.comb += [
             verdict.first.eq(1),
             verdict.last.eq(1),
-            [If(condition, verdict.row.eq(ERRORS[name].index if name else v.l34_row)) for condition, name in reversed(order)],
+            [If(condition, verdict.row.eq(ERRORS[name].index if name else v.l34_row))
+                for condition, name in reversed(order)],
         ]

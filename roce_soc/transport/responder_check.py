@@ -198,7 +198,8 @@ class RequestCheck(LiteXModule):
             self.key.va.eq(va),
             self.key.length.eq(Mux(flags.send | ~flags.starts, p.length, p.dma_length)),
             self.key.pd.eq(conn.pd),
-            self.key.access.eq(Mux(flags.send, ACCESS_LOCAL_WRITE, Mux(flags.write, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ))),
+            self.key.access.eq(Mux(flags.send, ACCESS_LOCAL_WRITE,
+                Mux(flags.write, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ))),
         ]
         self.sync += [getattr(third, name).eq(getattr(second, name)) for name, _ in second.layout if name != "packets"]
         self.sync += [

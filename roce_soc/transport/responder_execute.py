@@ -30,7 +30,8 @@ PLACE_FIELDS = [("qpi", QPI_WIDTH), ("has_slot", 1), ("slot", 10), ("offset", 6)
 class RequestExecute(LiteXModule):
     """Hands each packet's payload to the placer and, when its key check is there, the address.
 
-    The payload leaves the packet buffer while the key is checked: what is refused is dropped by the placer. A failed check kills the QP at once: what was admitted on trust behind it is discarded here.
+    The payload leaves the packet buffer while the key is checked: what is refused is dropped by the placer. A
+    failed check kills the QP at once: what was admitted on trust behind it is discarded here.
 
     Endpoints
     ---------
@@ -98,7 +99,8 @@ class RequestExecute(LiteXModule):
             # Payload.
             places.sink.valid.eq(self.verdict.valid),
             [getattr(places.sink, name).eq(getattr(self.verdict, name)) for name, _ in PLACE_FIELDS],
-            [getattr(self.place, name).eq(getattr(places.source, name)) for name in ("valid", "qpi", "has_slot", "slot", "offset")],
+            [getattr(self.place, name).eq(getattr(places.source, name))
+                for name in ("valid", "qpi", "has_slot", "slot", "offset")],
             self.place.length.eq(places.source.length & Replicate(places.source.lands, len(self.place.length))),
             places.source.ready.eq(self.place.ready),
             self.place.first.eq(1), self.place.last.eq(1),

@@ -152,8 +152,8 @@ class RequestEntry(LiteXModule):
         self.comb += [getattr(fresh, name).eq(getattr(sink, name)) for name in names]
         self.comb += [
             places.eq(self.free.level > PARK_RESERVE),
-            fresh_go.eq(sink.valid & self.ready & places & ~entry.parked & self.room & ~self.inject_valid & ~pseudo_valid
-                & ~self.busy(sink.qpi)),
+            fresh_go.eq(sink.valid & self.ready & places & ~entry.parked & self.room & ~self.inject_valid
+                & ~pseudo_valid & ~self.busy(sink.qpi)),
             append.eq(sink.valid & self.ready & places & entry.parked & ~event),
             sink.ready.eq(fresh_go | append),
             pseudo_go.eq(pseudo_valid & self.ready & self.room & ~self.inject_valid & ~self.busy(pseudo.qpi)),
