@@ -52,7 +52,7 @@ class RoCEResponder(LiteXModule):
         QPs that failed, for the command port.
     refusal : refusal_description(), out
 
-    Latency: packet to place record 6 clocks, to its address 9 with a key check; done to reply record 1 clock.
+    Latency: packet to place record 6 clocks, to its address 9 with a key check; done to reply record 2 clocks.
     Errors : every RESPONDER row of errors.py but the atomic ones; QP_STATE for packets behind a failure.
     """
     def __init__(self, n_qps, context_port, mr_port, receive_queues, reply):

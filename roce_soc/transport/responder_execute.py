@@ -64,7 +64,7 @@ class RequestExecute(LiteXModule):
         self.places   = places   = stream.SyncFIFO(PLACE_FIELDS, VERDICTS)
         self.dead     = dead     = StateTable(1, n_qps)
         v    = verdicts.source
-        killed, known, fire, lands = Signal(), Signal(), Signal(), Signal()
+        killed, known, fire = Signal(), Signal(), Signal()
         judged, final = Signal(6), Signal(6)
         fatal = Signal()
         packet, ctl, kill = v.pseudo == PSEUDO_NONE, v.pseudo == PSEUDO_CTL, v.pseudo == PSEUDO_KILL
