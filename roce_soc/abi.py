@@ -81,6 +81,11 @@ DOORBELL_PAGE_BYTES = 4096
 DOORBELL_SQ, DOORBELL_RQ, DOORBELL_CQ, DOORBELL_CQ_ARM, DOORBELL_EQ = 0, 4, 8, 12, 16
 # Bit 15 of the index of DOORBELL_CQ_ARM asks for solicited completions only.
 
+# Push: a send work request of 64 bytes at DOORBELL_PUSH of the page, inline data in the 64 bytes behind it, written as
+# aligned 32-bit words in any order; then DOORBELL_SQ_PUSH, a doorbell as DOORBELL_SQ. The ring holds the same.
+DOORBELL_PUSH_BYTES = 128
+DOORBELL_PUSH, DOORBELL_SQ_PUSH = 0x80, 0x100
+
 # Commands ---------------------------------------------------------------------------------------
 # A mailbox is 32 argument words, written and read by index + data registers, and a go register.
 
@@ -90,6 +95,10 @@ CMD_NOP, CMD_QUERY_DEVICE                   = 0x00, 0x01
 CMD_MODIFY_QP, CMD_QUERY_QP                 = 0x10, 0x11
 CMD_WRITE_MR, CMD_INVALIDATE_MR             = 0x20, 0x21
 CMD_WRITE_CQ, CMD_WRITE_RQ, CMD_WRITE_EQ    = 0x30, 0x31, 0x32
+
+# Features of a device (CMD_QUERY_DEVICE): only what is built in.
+FEATURE_RC, FEATURE_UC, FEATURE_UD, FEATURE_ATOMIC, FEATURE_SRQ, FEATURE_INVALIDATE, FEATURE_PUSH = (
+    1 << i for i in range(7))
 
 CODE_OK, CODE_BAD_OPCODE, CODE_BAD_INDEX, CODE_BAD_STATE, CODE_BAD_VALUE, CODE_TIMEOUT = range(6)
 
@@ -216,7 +225,7 @@ def c_header():
     """Text of roce_abi.h: structures as offset, shift and width macros, constants as numbers."""
     lines = ["/* SPDX-License-Identifier: BSD-2-Clause */",
              "/* Made from roce_soc/abi.py. */", "#ifndef ROCE_ABI_H", "#define ROCE_ABI_H", ""]
-    prefixes = ("CMD_", "CODE_", "QP_", "EVENT_", "DOORBELL_")
+    prefixes = ("CMD_", "CODE_", "QP_", "EVENT_", "DOORBELL_", "FEATURE_")
     for name, value in globals().items():
         if isinstance(value, int) and (name.startswith(prefixes) or name.endswith(("_BYTES", "_WORDS", "_VERSION"))):
             lines.append(f"#define ROCE_{name} {value:#x}")

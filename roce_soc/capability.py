@@ -5,15 +5,14 @@ from litex.soc.interconnect.csr import *
 
 from roce_soc import abi, common
 
-# Feature bits: only what is built in.
-FEATURE_RC, FEATURE_UC, FEATURE_UD, FEATURE_ATOMIC, FEATURE_SRQ, FEATURE_INVALIDATE = (1 << i for i in range(6))
+FEATURES = abi.FEATURE_RC | abi.FEATURE_PUSH
 
 
-def capability_words(*, n_qps, n_mrs, n_cqs, n_rqs, memory_bytes, features=FEATURE_RC):
+def capability_words(*, n_qps, n_mrs, n_cqs, n_rqs, memory_bytes, features=FEATURES):
     """{name: (value, description)} in the order of the answer words of CMD_QUERY_DEVICE."""
     return {
         "abi":          (abi.ABI_VERSION, "Version of rings, commands and doorbells; software refuses another one."),
-        "features":     (features, "Bit 0 RC, 1 UC, 2 UD, 3 atomics, 4 shared receive queues, 5 invalidate."),
+        "features":     (features, "Bit 0 RC, 1 UC, 2 UD, 3 atomics, 4 shared receive queues, 5 invalidate, 6 push."),
         "qps":          (n_qps, "Queue pairs; QPN = generation * qps + index."),
         "mrs":          (n_mrs, "Memory regions."),
         "cqs":          (n_cqs, "Completion queues."),

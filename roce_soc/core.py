@@ -31,6 +31,7 @@ from roce_soc.qp.context import QPContext
 from roce_soc.queue.cq import CompletionQueues
 from roce_soc.queue.doorbell import DoorbellWindow
 from roce_soc.queue.eq import CAUSES, EventQueue
+from roce_soc.queue.push import InlineReads
 from roce_soc.queue.rq import ReceiveQueues
 from roce_soc.timebase import TimeBase
 from roce_soc.transport.reply import RoCEReply
@@ -139,6 +140,7 @@ class RoCECore(LiteXModule):
 
         # Transmit side.
         self.fetcher  = fetcher  = PayloadFetcher()
+        self.inline   = inline   = InlineReads(fetcher.port, fetcher.max_reads)
         self.encoder  = encoder  = RoCEEncoder(context.get_port())
         self.inserter = inserter = ICRCInserter(params=frame_params())
         self.transmit = transmit = RoCETransmit()
@@ -181,6 +183,11 @@ class RoCECore(LiteXModule):
             command.rq_write.connect(rq.write),
             command.eq_write.connect(eq.write),
             doorbells.sq.connect(send.sq.doorbell),
+            send.sq.push.eq(doorbells.slots.push),
+            doorbells.slots.forget.eq(send.sq.clear),
+            inline.load.eq(send.sq.inline_we),
+            inline.inline.eq(send.sq.inline),
+            inline.forget.eq(send.sq.clear),
             doorbells.rq.connect(rq.doorbell),
             doorbells.cq.connect(cq.doorbell),
             doorbells.eq.connect(eq.doorbell),
@@ -189,7 +196,7 @@ class RoCECore(LiteXModule):
         # Memory ports.
         self.completions = completions = MemoryWriteArbiter(2)
         self.descriptors = descriptors = MemoryReadArbiter(2)
-        self.payload_write, self.payload_read = placer.port, fetcher.port
+        self.payload_write, self.payload_read = placer.port, inline.port
         self.completion_write, self.descriptor_read = completions.port, descriptors.port
         for master, queue in zip(completions.masters, (cq, eq)):
             self.comb += [

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Latencies of sim/bench.py: B4 to B7 on one engine, the bench is the peer.
 
-Clocks from the last beat in (B4: the doorbell) to the first beat out. The memory of the bench answers in 4 clocks. B6
-and B7 leave its latency out: each is measured with a slower memory too, what a clock of latency costs is taken off.
+Clocks from the last beat in (B4: the doorbell, or the last word of the push) to the first beat out. The memory of the
+bench answers in 4 clocks. B6 and B7 leave its latency out: each is measured with a slower memory too, what a clock of
+latency costs is taken off.
 """
 from roce_soc import opcodes, verbs
 from sim.bench_rows import B5_SIZES, B6_SIZES, B7_ROWS, latencies, row
@@ -54,17 +55,15 @@ class Latency:
         out = self.engine.tx.recv()
         return out.first - self.engine.rx.times()[-1][2]
 
-    def doorbell(self):
-        """B4: doorbell to the first beat of an inline WRITE that is read from its ring."""
+    def doorbell(self, push):
+        """B4: doorbell to the first beat of an inline WRITE that is pushed, or read from its ring."""
         self.engine.frames()
-        self.qp.post_send(verbs.WR_RDMA_WRITE, inline=bytes(64), remote_va=REMOTE, rkey=1, ring=False)
-        start = self.bench.sim.cycles()
-        self.qp.ring_send()
+        self.qp.post_send(verbs.WR_RDMA_WRITE, inline=bytes(64), remote_va=REMOTE, rkey=1, push=push)
         self.bench.sim.until(self.engine.tx, 1, max_cycles=5000)
         frame = self.engine.tx.recv()
         self.engine.send(ack(self.qp, parse(frame.data).psn))
         self.bench.step(300)
-        return frame.first - start
+        return frame.first - self.engine.rang
 
     def write(self, size):
         """B5."""
@@ -110,7 +109,8 @@ def b4_to_b7(seed, say):
     """Rows of latencies()."""
     say("B4 to B7")
     side  = Latency(seed)
-    found = [(min(side.doorbell() for _ in range(3)), {})] + [(side.write(size), {}) for size in B5_SIZES]
+    found = [(min(side.doorbell(push) for _ in range(3)), {}) for push in (True, False)]
+    found += [(side.write(size), {}) for size in B5_SIZES]
     for measure, cases in ((side.read, [(size,) for size in B6_SIZES]), (side.nak, B7_ROWS)):
         for case in cases:
             clocks, cost = side.without_memory(measure, *case)

@@ -79,7 +79,8 @@ def b7_must(size, acknowledged):
 
 def latencies():
     """[(name, what, must)] of the latency rows, B4 to B7."""
-    out  = [("B4", "doorbell to first beat, 64 B inline WRITE fetched from the ring", None)]
+    out  = [("B4", "last word of the push to first beat, 64 B inline WRITE", MUST["B4"]),
+            ("B4", "doorbell to first beat, 64 B inline WRITE fetched from the ring", None)]
     out += [("B5", f"WRITE of {size} B in to ACK out", b5_must(size)) for size in B5_SIZES]
     out += [("B6", f"READ of {size} B in to response out", b6_must(size)) for size in B6_SIZES]
     out += [("B7", f"NAK that acknowledges {n} in to retransmission of {size} B out", b7_must(size, n))

@@ -282,6 +282,7 @@ class Engine(Bus):
 
     def doorbell(self, page, kind, queue, index):
         sim, p = self.sim, self.prefix
+        self.rang = sim.cycles()        # clock of the last write into the window.
         for name, value in (("adr", (page*abi.DOORBELL_PAGE_BYTES + kind)//4), ("dat_w", queue << 16 | index), ("sel", 15), ("we", 1), ("cyc", 1), ("stb", 1)):
             sim.poke(f"{p}bell_{name}", value)
         for _ in range(2000):

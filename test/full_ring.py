@@ -18,11 +18,15 @@ class FullRing:
     qpis : QPs, connected with path MTU 256; nothing is outstanding.
     total : int
         Work requests of each.
+    pushed : float
+        Probability that a work request is rung by a push.
     signalled : float
         Probability that a work request asks for a completion.
     """
-    def __init__(self, bench, rng, qpis, *, total=250, signalled=1.0, operations=(WR_SEND, WR_RDMA_WRITE, WR_RDMA_READ)):
-        self.bench, self.rng, self.signalled, self.operations = bench, rng, signalled, operations
+    def __init__(self, bench, rng, qpis, *, total=250, signalled=1.0, pushed=0,
+                 operations=(WR_SEND, WR_RDMA_WRITE, WR_RDMA_READ)):
+        self.bench, self.rng, self.operations = bench, rng, operations
+        self.signalled, self.pushed = signalled, pushed
         self.taken = len(bench.cqes)                               # CQEs looked at.
         self.first = {q: len(bench.posted[q]) for q in qpis}       # what was posted before is done.
         self.total = {q: n + total for q, n in self.first.items()}
@@ -48,11 +52,13 @@ class FullRing:
             opcode, length = rng.choice(self.operations), rng.choice(LENGTHS)
             if inline is not None:
                 opcode, length, flags = rng.choice((WR_SEND, WR_RDMA_WRITE)), len(inline), flags | SEND_INLINE
-            b.post(qpi, opcode, length, offset=self.place(qpi, number), flags=flags, inline=inline, ring=False)
+            push = rng.random() < self.pushed
+            b.post(qpi, opcode, length, offset=self.place(qpi, number), flags=flags, inline=inline, push=push,
+                ring=False)
             self.used[qpi] += slots
             self.free[qpi] += slots
             self.ends[qpi][number] = self.free[qpi]
-            fresh = True
+            fresh = not push
         if fresh:
             b.ring(qpi)
 

@@ -11,6 +11,7 @@ from roce_soc.memory.mr import MRTable
 from roce_soc.opcodes import (
     ACK_UNLIMITED, NAK_PSN_SEQUENCE, OPCODES, PMTU_BYTES, PSN_MASK, by_name, packets, psn_diff)
 from roce_soc.qp.context import QPContext
+from roce_soc.queue.doorbell import KIND_PUSH
 from roce_soc.transport.requester_side import RoCESendSide
 from roce_soc.verbs import ACCESS_LOCAL_WRITE, SEND_SIGNALED, WR_RDMA_READ
 from sim.harness import Sim, build_cached
@@ -41,7 +42,9 @@ def make():
     rq, cp = side.requester, side.completer
     return top, {
         "context": top.context.write, "mr": top.mr.write, "bell": side.sq.doorbell, "d_rcmd": side.sq.rcmd,
-        "d_rdata": side.sq.rdata, "sqrefusal": side.sq.refusal, "tx": rq.source, "sent": rq.sent, "rctl": rq.ctl,
+        "d_rdata": side.sq.rdata, "push_complete": side.sq.push.complete, "push_wqe": side.sq.push.wqe,
+        "push_data": side.sq.push.data, "inline_we": side.sq.inline_we, "inline_addr": side.sq.inline.addr,
+        "sqrefusal": side.sq.refusal, "tx": rq.source, "sent": rq.sent, "rctl": rq.ctl,
         "rdone": rq.ctl_done, "response": cp.response, "place": cp.place, "done": cp.done, "cctl": cp.ctl,
         "sctl": side.sq.ctl, "sdone": side.sq.ctl_done,
         "crefusal": cp.refusal, "wrefusal": side.walker.refusal, "cqe": side.walker.cqe, "event": side.walker.event, "wdone": side.walker.ctl_done,
@@ -209,8 +212,8 @@ class SendBench:
 
     # Work -------------------------------------------------------------------------------------------
 
-    def post(self, qpi, opcode, length, *, offset=0, flags=SEND_SIGNALED, inline=None, ring=True, **more):
-        """Writes a work request into the ring; `ring` rings the doorbell."""
+    def post(self, qpi, opcode, length, *, offset=0, flags=SEND_SIGNALED, inline=None, ring=True, push=False, **more):
+        """Writes a work request into the ring; `ring` rings the doorbell, `push` rings it with the work request."""
         slot = self.index[qpi]
         wqe  = dict(opcode=opcode, flags=flags, num_sge=0 if inline is not None else int(length > 0), length=length,
             wr_id=0xabc0000 + qpi*0x1000 + len(self.posted[qpi]), local_va=self.va(qpi, offset), lkey=(qpi << 8) | 0x55,
@@ -224,12 +227,24 @@ class SendBench:
         self.posted[qpi].append(wqe)
         sent = self.buffer(qpi, offset, min(length, BUF_SIZE)) if inline is None else inline
         self.unchecked.setdefault(qpi, []).append((wqe, sent))
-        if ring:
+        if push:
+            self.sim.poke("push_wqe", int.from_bytes(abi.pack(abi.SEND_WQE, 64, **wqe), "little"))
+            self.push(qpi)
+        elif ring:
             self.ring(qpi)
         return wqe["wr_id"]
 
     def ring(self, qpi, *, page=PAGE, index=None):
         self.bell.send(kind=0, page=page, queue=qpi, index=self.index[qpi] if index is None else index)
+
+    def push(self, qpi, *, complete=1, page=PAGE, index=None):
+        """The doorbell of a push whose words are there; returns when it has been taken."""
+        self.sim.poke("push_complete", complete)
+        self.bell.send(kind=KIND_PUSH, page=page, queue=qpi, index=self.index[qpi] if index is None else index)
+        self.sim.drain(self.bell)
+        self.sim.poke("push_complete", 0)
+        # What another slot holds by then.
+        self.sim.poke("push_wqe", self.rng.getrandbits(512))
 
     # Running ----------------------------------------------------------------------------------------
 

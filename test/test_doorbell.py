@@ -4,7 +4,7 @@ import pytest
 
 from roce_soc import abi
 from roce_soc.errors import ERRORS
-from roce_soc.queue.doorbell import QUEUES, DoorbellWindow
+from roce_soc.queue.doorbell import KIND_PUSH, QUEUES, DoorbellWindow
 from sim.harness import Sim, build
 
 PAGES = 4
@@ -65,14 +65,14 @@ def test_every_word(so, stall):
         for kind, name in KINDS.items():
             queue, index = 0x8001 + page, 0x7ffe - kind
             bench.access(page*abi.DOORBELL_PAGE_BYTES + kind, queue << 16 | index)
-            assert bench.taken() == [(name, kind//4, page, queue, index)]
+            assert bench.taken() == [(name, KIND_PUSH if kind == abi.DOORBELL_SQ_PUSH else kind//4, page, queue, index)]
     assert not len(bench.refusal)
 
 
 def test_refused(so):
     """Other offsets and narrow writes: one refusal with the address, an acknowledge, no record. Reads do nothing."""
     bench, bad = Bench(so), []
-    for offset in (20, 24, 0x80, 0x800, 0xffc, 0x1014):
+    for offset in (20, 24, 0x7c, 0x104, 0x180, 0x800, 0xffc, 0x1014):
         bench.access(offset, 1 << 16)
         bad.append(offset)
     for sel in (1, 3, 7, 12, 14):

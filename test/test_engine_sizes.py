@@ -38,7 +38,7 @@ def test_capability(engine):
     answer = engine.roce.command(abi.CMD_QUERY_DEVICE, [], answer=True)
     assert answer[:len(words)] == [value for value, _ in words.values()] and not any(answer[len(words):])
     assert {name: engine.read_register(f"capability_{name}") for name in words} == {name: value for name, (value, _) in words.items()}
-    assert words["abi"][0] == abi.ABI_VERSION and words["features"][0] & capability.FEATURE_RC
+    assert words["abi"][0] == abi.ABI_VERSION and words["features"][0] & abi.FEATURE_RC
     assert (words["data_width"][0], words["max_pmtu"][0]) == (common.DATA_WIDTH, 4096)
 
 

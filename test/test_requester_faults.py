@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""transport/requester: local failures while older work is outstanding: that is still repeated, then the failing one completes."""
+"""transport/requester: local failures while older work is outstanding: that is repeated, then the failing one completes."""
 import pytest
 
 from roce_soc import abi
 from roce_soc.errors import index_of
 from roce_soc.opcodes import by_name
 from roce_soc.verbs import (
-    WC_LOC_PROT_ERR, WC_LOC_QP_OP_ERR, WC_RETRY_EXC_ERR, WC_WR_FLUSH_ERR, WR_ATOMIC_FETCH_AND_ADD, WR_RDMA_READ, WR_SEND)
+    WC_LOC_PROT_ERR, WC_LOC_QP_OP_ERR, WC_RETRY_EXC_ERR, WC_WR_FLUSH_ERR, WR_ATOMIC_FETCH_AND_ADD, WR_RDMA_READ,
+    WR_SEND)
 from test.requester_bench import SQ_BASE, SendBench, expect_cqes
 
 FLUSH = WC_WR_FLUSH_ERR
@@ -88,7 +89,7 @@ def test_nothing_new_behind_a_failure(seed):
 
 
 def test_what_was_not_sent_cannot_be_acknowledged(seed):
-    """Repetition does not pass the failing message: an acknowledge of what lies behind its first packets stays beyond what was sent."""
+    """Repetition does not pass the failing message: an acknowledge of what lies behind is one beyond what was sent."""
     b = SendBench(seed, tick_cycles=8)
     b.connect(0, pmtu=256, timeout=4)
     b.peers[0].packet = lambda p, data: []

@@ -2,40 +2,22 @@
 """Send queues: doorbells, prefetch of work requests into an on-chip cache, and the schedule of QPs.
 
 Ref: InfiniBand Architecture vol. 1 ch. 10.8 (work requests), design of rings and doorbells in roce_soc/abi.py.
-Not supported: push (work requests written with the doorbell).
 """
 from migen import *
 
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.abi import DOORBELL_SQ, QP_INIT, SEND_WQE, SEND_WQE_BYTES
 from roce_soc.common import (
-    DATA_WIDTH, PAGE_BYTES, doorbell_description, memory_command_description, memory_rdata_description,
-    refusal_description)
-from roce_soc.errors import index_of
+    DATA_WIDTH, PAGE_BYTES, memory_command_description, memory_rdata_description)
+from roce_soc.queue.push import wqe_layout
+from roce_soc.queue.sq_doorbell import SLOT_SHIFT, SendDoorbell
 from roce_soc.queue.sq_forget import SendQueueForget
 from roce_soc.transport.requester_rows import EPOCH_WIDTH, KickQueue, RowTable, cursor_layout
 
 CACHE_SLOTS = 8       # work requests of a QP on chip.
 FETCHES     = 16      # descriptor reads outstanding, all QPs together.
 ARRIVALS    = 64      # kicks of arrived work requests that wait for the schedule.
-
-SLOT_SHIFT  = log2_int(SEND_WQE_BYTES)
-
-
-def wqe_layout():
-    """Fields of a send work request as a Record layout of 512 bits, gaps named."""
-    layout, at = [], 0
-    for entry in sorted(SEND_WQE, key=lambda e: 8*e.byte + e.bit):
-        bit = 8*entry.byte + entry.bit
-        if bit > at:
-            layout.append((f"gap{at}", bit - at))
-        layout.append((entry.name, entry.width))
-        at = bit + entry.width
-    if at < 8*SEND_WQE_BYTES:
-        layout.append((f"gap{at}", 8*SEND_WQE_BYTES - at))
-    return layout
 
 
 # SendQueues ---------------------------------------------------------------------------------------
@@ -45,11 +27,12 @@ class SendQueues(LiteXModule):
 
     ::
         doorbell ─► producer ─► fetch queue ─► rcmd      rdata ─► cache ─► schedule ─► requester
-                                   ▲ cursor moved                            ▲ kicks
+             └─ push ──────────────┼─ cursor moved ─────────► cache ─┘        ▲ kicks
 
     Slot numbers are 16-bit counters; a ring slot is the counter modulo the ring. The requester moves
     the cursor; a new epoch in it restarts the prefetch there and drops what is under way. Work
     requests on chip stay good until RESET, since a producer does not change what is outstanding.
+    A pushed work request goes straight to the cache when it is the only one that its QP has to visit.
 
     Parameters
     ----------
@@ -61,7 +44,11 @@ class SendQueues(LiteXModule):
     Endpoints
     ---------
     doorbell : doorbell_description(), in
-        Those of kind SQ are acted on, others swallowed.
+        Those of kind SQ and push are acted on, others swallowed.
+    push : push_layout(), in
+        Work request of a push doorbell.
+    inline_we, inline : out
+        Inline data of a push that was taken, and its place in the ring.
     rcmd, rdata : descriptor read port.
     kicks : list of kick_description(), in
         Window or una moved, READ slot or ring entry free, rewound, RNR over.
@@ -81,7 +68,7 @@ class SendQueues(LiteXModule):
         Last part of a RESET: reads of the old ring have ended, nothing of it is left on chip.
     refusal : refusal_description(), out
 
-    Latency: doorbell to read command 10 clocks, rdata to source 3 clocks; 6 clocks a read command.
+    Latency: doorbell to read command 8 clocks, rdata to source 3 clocks; push to source 3; 6 clocks a read command.
     Errors : DOORBELL (QP unknown, in RESET or INIT, wrong page, beyond the ring): ignored, counted. A failed
     descriptor read marks its work requests (`err`).
     """
@@ -89,18 +76,14 @@ class SendQueues(LiteXModule):
         n_qps = context.n_qps
         bits  = context.bits
         # Stream Endpoints.
-        self.doorbell = stream.Endpoint(doorbell_description())
         self.rcmd     = stream.Endpoint(memory_command_description())
         self.rdata    = stream.Endpoint(memory_rdata_description(dw))
-        self.refusal  = stream.Endpoint(refusal_description())
         self.cursor_we  = Signal()
         self.cursor_qpi = Signal(bits)
         self.cursor     = Record(cursor_layout())
         self.retired_we  = Signal()
         self.retired_qpi = Signal(bits)
         self.retired     = Signal(16)
-        self.clear      = Signal()
-        self.clear_qpi  = Signal(bits)
         self.hit        = Signal()
         self.err        = Signal()
         self.wqe        = Record(wqe_layout())
@@ -116,8 +99,17 @@ class SendQueues(LiteXModule):
             [("valid", 1), ("err", 1), ("slot", 16), ("life", EPOCH_WIDTH)], CACHE_SLOTS*n_qps)
         self.schedule = schedule = KickQueue(n_qps, n_kicks + 1)
         self.fetch    = fetch    = KickQueue(n_qps, 1)
-        self.kicks, self.again, self.source = schedule.kicks[:n_kicks], schedule.urgent, schedule.source
+        self.kicks, self.source = schedule.kicks[:n_kicks], schedule.source
+        self.bell   = bell = SendDoorbell(context, owned, produced)
+        self.doorbell, self.push, self.refusal = bell.sink, bell.push, bell.refusal
+        self.inline_we, self.inline   = bell.inline_we, bell.inline
+        self.clear, self.clear_qpi    = bell.clear, bell.clear_qpi
+        self.again  = Record([("valid", 1), ("qpi", bits)])
         self.comb += [
+            bell.enable.eq(self.ready),
+            bell.kick.connect(fetch.kicks[0]),
+            schedule.urgent.valid.eq(self.again.valid | bell.placed),
+            schedule.urgent.qpi.eq(Mux(self.again.valid, self.again.qpi, bell.sink.queue)),
             self.ready.eq(schedule.ready & fetch.ready & tags.ready & cursors.ready),
             # A moved cursor leaves room for the prefetch.
             cursors.we.eq(self.cursor_we),
@@ -132,75 +124,11 @@ class SendQueues(LiteXModule):
             fetch.urgent.qpi.eq(self.cursor_qpi),
         ]
         self.arrivals = stream.SyncFIFO([("qpi", bits)], ARRIVALS)
-        self.add_doorbell(context, n_qps)
         self.open, self.done = Signal(FETCHES), Signal(FETCHES)      # reads, by tag: open; ended this clock.
         self.forget = forget = SendQueueForget(self.open, self.done, CACHE_SLOTS)
         self.ctl, self.ctl_done = forget.ctl, forget.ctl_done
         self.add_fetch(context, bits)
         self.add_cache(bits, dw)
-
-    def add_doorbell(self, context, n_qps):
-        """Producer index: checked against page, state and ring, then the QP is queued for fetching.
-
-        The ring begins with the oldest work request that has not completed, where the cursor may come to lie
-        behind it: it is moved back by a retry and finds late what was acknowledged meanwhile.
-        """
-        doorbell, produced = self.doorbell, self.produced
-        port, owned = context.get_port(), self.owned.get_port()
-        row   = port.row
-        good  = Signal()
-        ahead = Signal(16)
-        self.comb += [
-            port.adr.eq(doorbell.queue),
-            owned.adr.eq(doorbell.queue),
-            ahead.eq(doorbell.index - owned.row.slot),
-            good.eq((doorbell.queue < n_qps) & (row.state > QP_INIT) & (row.page == doorbell.page)
-                & (ahead <= (1 << row.sq_log2))),
-        ]
-        kick = self.fetch.kicks[0]
-        self.doorbell_fsm = fsm = FSM(reset_state="IDLE")
-        fsm.act("IDLE",
-            doorbell.ready.eq(self.ready & (doorbell.kind != DOORBELL_SQ//4)),
-            If(self.ready & doorbell.valid & (doorbell.kind == DOORBELL_SQ//4), NextState("ROW")),
-        )
-        fsm.act("ROW", NextState("CHECK"))
-        fsm.act("CHECK",
-            # RESET goes first.
-            If(~self.clear,
-                If(good,
-                    produced.we.eq(1),
-                    NextState("KICK"),
-                ).Else(
-                    self.refusal.valid.eq(1),
-                    doorbell.ready.eq(1),
-                    NextState("IDLE"),
-                )
-            )
-        )
-        fsm.act("KICK",
-            kick.valid.eq(1),
-            If(kick.ready,
-                doorbell.ready.eq(1),
-                NextState("IDLE"),
-            )
-        )
-        self.comb += [
-            kick.qpi.eq(doorbell.queue),
-            produced.adr.eq(doorbell.queue),
-            produced.row.slot.eq(doorbell.index),
-            If(self.clear,
-                produced.we.eq(1),
-                produced.adr.eq(self.clear_qpi),
-                produced.row.slot.eq(0),
-            ),
-            self.refusal.first.eq(1),
-            self.refusal.last.eq(1),
-            self.refusal.row.eq(index_of("DOORBELL")),
-            self.refusal.qpn.eq(row.qpn),
-            self.refusal.psn.eq(0),
-            self.refusal.opcode.eq(0),
-            self.refusal.info.eq(Cat(doorbell.index, doorbell.queue)),
-        ]
 
     def add_fetch(self, context, bits):
         """One visit of a QP reads up to eight slots that lie together in ring, page and cache."""
@@ -275,7 +203,7 @@ class SendQueues(LiteXModule):
             NextValue(near,   Mux(ring < CACHE_SLOTS, ring - in_ring, CACHE_SLOTS - in_ring[:3])),
             NextState("LEAST"),
         )
-        page_slots = PAGE_BYTES//SEND_WQE_BYTES
+        page_slots = PAGE_BYTES >> SLOT_SHIFT
         fsm.act("LEAST",
             page.eq(page_slots - addr[SLOT_SHIFT:log2_int(PAGE_BYTES)]),
             NextValue(count, least(least(posted, room), least(near, page))),
@@ -320,7 +248,10 @@ class SendQueues(LiteXModule):
         ]
 
     def add_cache(self, bits, dw):
-        """Arriving beats go to the cache unless their QP's epoch has moved on; a fetch's first and last kick the QP."""
+        """Arriving beats go to the cache unless their QP's epoch or cursor has moved on; a fetch's first and last kick the QP.
+
+        Nothing lands behind the cursor: the place may be that of a pushed work request.
+        """
         rdata, tags = self.rdata, self.tags
         cursor = self.cursors.get_async_port()
         lookup = self.cursors.get_async_port()
@@ -339,30 +270,41 @@ class SendQueues(LiteXModule):
         slot, epoch = Signal(16), Signal(EPOCH_WIDTH)
         data  = Signal(dw)
         arrivals = self.arrivals
-        ends  = Signal()
-        arrival, forget = Signal(), self.forget
+        ends, lands = Signal(), Signal()
+        behind = Signal(16)
+        bell, forget = self.bell, self.forget
         self.comb += [
             rdata.ready.eq(1),
             read.adr.eq(rdata.tag),
             If(rdata.valid & rdata.last, self.done.eq(1 << rdata.tag)),
-            cursor.adr.eq(qpi),
-            arrival.eq(valid & (epoch == cursor.row.epoch)),
-            forget.arrival.eq(arrival),
-            write.we.eq(arrival),
+            bell.busy.eq(valid | self.again.valid),
+            bell.cursor.eq(cursor.row.slot),
+            cursor.adr.eq(Mux(valid, qpi, bell.sink.queue)),
+            behind.eq(slot - cursor.row.slot),
+            lands.eq(valid & (epoch == cursor.row.epoch) & ~behind[-1]),
+            write.we.eq(lands | bell.placed),
             write.adr.eq(Cat(slot[:slot_bits], qpi)),
             write.dat_w.eq(data),
-            If(arrival,
+            tags.row.err.eq(err),
+            tags.row.slot.eq(slot),
+            If(bell.placed,
+                write.adr.eq(Cat(bell.slot[:slot_bits], bell.sink.queue[:bits])),
+                write.dat_w.eq(bell.push.wqe),
+                tags.row.err.eq(0),
+                tags.row.slot.eq(bell.slot),
+            ),
+            forget.arrival.eq(write.we),
+            If(write.we,
                 tags.we.eq(1),
                 tags.adr.eq(write.adr),
                 tags.row.valid.eq(1),
-                tags.row.err.eq(err),
-                tags.row.slot.eq(slot),
                 tags.row.life.eq(cursor.row.life),
             ).Else(
                 tags.we.eq(forget.tag),
                 tags.adr.eq(Cat(forget.slot, forget.ctl.qpi[:bits])),
+                tags.row.raw_bits().eq(0),
             ),
-            arrivals.sink.valid.eq(arrival & ends),
+            arrivals.sink.valid.eq(lands & ends),
             arrivals.sink.qpi.eq(qpi),
             arrivals.source.connect(self.schedule.kicks[-1]),
         ]

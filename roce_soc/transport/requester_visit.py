@@ -13,6 +13,7 @@ from roce_soc.abi import QP_RTS, QP_SQD, QP_TYPE_RC
 from roce_soc.common import MAX_MESSAGE, ctl_description, mr_request_description
 from roce_soc.errors import index_of
 from roce_soc.opcodes import PMTU_BYTES
+from roce_soc.table import BypassFIFO
 from roce_soc.transport.requester_rows import (
     RING_BITS, TIME_WIDTH, KickQueue, burst_layout, kick_description, requester_layout, rewind_description)
 from roce_soc.transport.requester_write import write_burst, write_ctl, write_rewind, write_visit
@@ -87,12 +88,14 @@ class RequesterVisit(LiteXModule):
         self.una_port     = state.completer.get_port()
         self.tail_port    = state.walker.get_port()
         self.halted_port  = state.halted.get_async_port()
-        self.bursts = stream.SyncFIFO(burst_layout(), BURSTS, buffered=True)
+        self.bursts = BypassFIFO(burst_layout(), BURSTS)
+        self.buffer = stream.Buffer(burst_layout())
         self.checks = stream.SyncFIFO(mr_request_description(), BURSTS)
         self.seeks  = KickQueue(state.n_qps, 0)
         self.comb += [
             self.seeks.source.connect(self.seek),
-            self.bursts.source.connect(self.burst),
+            self.bursts.source.connect(self.buffer.sink),
+            self.buffer.source.connect(self.burst),
             self.checks.source.connect(self.check),
         ]
         self.stages = [Record([("valid", 1), ("qpi", bits), ("kind", 2), ("op", 3),
@@ -116,7 +119,7 @@ class RequesterVisit(LiteXModule):
         busy    = Signal()
         room    = Signal()
         self.comb += [
-            room.eq(self.bursts.level <= BURSTS - STAGES - 2),
+            room.eq(self.bursts.fifo.level <= BURSTS - STAGES - 2),
             wanted.qpi.eq(sq.source.qpi),
             s[0].kind.eq(VISIT),
             If(self.rewind.valid,
