@@ -14,7 +14,7 @@ from roce_soc import abi, firmware, opcodes, verbs
 from roce_soc.errors import ERRORS
 from roce_soc.soc import DEFAULT_IP, DEFAULT_MAC
 from sim.peer import ACK_TIMEOUT, PEER_IP, PEER_MAC, Peer
-from sim.soc import Simulation, build_soc
+from sim.soc import CLOCK_HZ, Simulation, build_soc
 from software.control.firmware import FirmwareRoCE
 from test.model.packet import ip, mac
 
@@ -108,7 +108,7 @@ class Scenario:
         self._to_rts(pmtu)
         return self.qp
 
-    def _to_rts(self, pmtu):
+    def _to_rts(self, pmtu, timeout=14, retry_cnt=7):
         psns = self.random.randrange(1 << 24), self.random.randrange(1 << 24)
         with self.peer.lock:
             self.peer.endpoint.create_qp(PEER_QPN, "RC", dest_qpn=self.qp.qpn, pmtu=pmtu, sq_psn=psns[1], rq_psn=psns[0],
@@ -116,16 +116,46 @@ class Scenario:
         self.qp.modify(abi.QP_INIT, access=ACCESS, src_mac=DEFAULT_MAC, src_ip=number(ip(DEFAULT_IP)), pkey=0xffff)
         self.qp.modify(abi.QP_RTR, dst_mac=number(mac(PEER_MAC)), dst_ip=number(ip(PEER_IP)), dest_qpn=PEER_QPN,
             pmtu=opcodes.PMTU_CODES[pmtu], rq_psn=psns[1])
-        self.qp.modify(abi.QP_RTS, sq_psn=psns[0], timeout=14, retry_cnt=7, rnr_retry=7)
+        self.qp.modify(abi.QP_RTS, sq_psn=psns[0], timeout=timeout, retry_cnt=retry_cnt, rnr_retry=7)
 
-    def reconnect(self, pmtu=1024):
-        """Both queue pairs through RESET to RTS with new PSNs."""
+    def reconnect(self, pmtu=1024, **limits):
+        """Both queue pairs through RESET to RTS with new PSNs; limits: timeout, retry_cnt of the SoC's."""
         self.qp.modify(abi.QP_RESET)
         with self.peer.lock:
             self.peer.endpoint.destroy_qp(PEER_QPN)
             self.peer.endpoint.poll_cq()
         self.cq.poll()
+        self._to_rts(pmtu, **limits)
+
+    # Life cycle -----------------------------------------------------------------------------------
+
+    def now(self):
+        """Simulated time in ns since the SoC's reset."""
+        self.bus.write_register("timer0_uptime_latch", 1)
+        return self.bus.read_register("timer0_uptime_cycles")*10**9//CLOCK_HZ
+
+    def lose_link(self, seconds=120):
+        """The receiver loses its signal until it is reset; waits for the firmware to regain the link. Returns its log of that."""
+        before = self.firmware.status()
+        self.bus.write_register("phy_fault_lose_cycles", 0xffffffff)
+        self.simulation.wait(lambda: self.firmware.status()["link_ups"] > before["link_ups"], seconds)
+        return self.firmware.log(before["log_count"])
+
+    def remake(self, pmtu=1024):
+        """Destroys queue pair and regions on both sides and makes them again: next generation of the QPN, other keys and PSNs."""
+        old = self.qp
+        old.modify(abi.QP_RESET)
+        self.cq.poll()
+        for mr in (self.soc_out, self.soc_in):
+            mr.invalidate()
+        with self.peer.lock:
+            self.peer.endpoint.destroy_qp(PEER_QPN)
+            self.peer.endpoint.poll_cq()
+        self.soc_out, self.soc_in = [self.roce.reg_mr(mr.va, REGION, addr=mr.addr, access=ACCESS, variant=mr.variant + 1 & 0xff, index=mr.index)
+            for mr in (self.soc_out, self.soc_in)]
+        self.qp = self.roce.create_qp(self.cq, self.cq, index=old.index, qpn=old.qpn + self.roce.n_qps)
         self._to_rts(pmtu)
+        return self.qp
 
     def fill(self):
         """Random bytes for the SoC's outbox, brought there by the peer's WRITE and read back over the bus."""
@@ -177,6 +207,8 @@ class Scenario:
     def counter(self, index):
         """Counter of the engine's monitor: row of errors.py, or 64 + number of a traffic counter."""
         self.bus.write_register("roce_monitor_counter_select", index)
+        while not self.bus.read_register("roce_monitor_ready"):
+            pass
         return self.bus.read_register("roce_monitor_counter_value")
 
     # Transfers ------------------------------------------------------------------------------------

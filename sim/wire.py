@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What lies between compiled engines: a cable of 100 Gb/s, and the PHY's frame FIFOs where the MAC has a clock of its own."""
+"""What lies between compiled engines: a cable of 100 Gb/s, the PHY's frame FIFOs where the MAC has a clock of its own."""
 from migen import *
 
 from litex.gen import *

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Engine, registers and MAC in clocks of their own: a short selection of the engine's suite; resets of each clock in traffic.
+"""Engine, registers and MAC in clocks of their own: a selection of the engine's suite; resets of each clock in traffic.
 
 The whole suite at other clocks: `ROCE_CLOCKS=250/322 python -m pytest test/test_engine*.py`.
 """
@@ -24,7 +24,7 @@ def test_scenario(clocks, number, pytestconfig):
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
 @pytest.mark.parametrize("clocks", SETTINGS)
 def test_resets_in_traffic(clocks, order, seed):
-    """Each clock reset alone, and both in either order, with a command or a doorbell under way; then all works again."""
+    """Each clock reset alone, both in either order, with a command or a doorbell under way; then all works again."""
     play = Resets(seed, clocks)
     for _ in range(4):
         play.reset(order)

@@ -77,6 +77,7 @@ struct region {
 };
 extern struct region regions[FIRMWARE_MRS];
 void request_init(void);
+void request_find_qps(void);
 void request_poll(void);
 bool request_modify(uint32_t mask, const uint32_t *args);   /* the console's own; false: busy */
 void refusal_text(const struct refusal *refusal, char *text, unsigned size);

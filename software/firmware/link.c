@@ -115,6 +115,7 @@ void link_init(void)
 	fec = phy_control_read() & BIT(RSFEC_ENABLE);
 	if(STATUS(phy_status_read(), LINK_UP)) {
 		/* Only the CPU was reset: a running link, and its queue pairs, go on. */
+		request_find_qps();
 		link_info.ups++;
 		go(LINK_UP, REASON_NONE);
 	} else {

@@ -7,10 +7,11 @@
 
 struct region regions[FIRMWARE_MRS];
 
-static enum { IDLE, START, ENGINE, SYNC } state;
+static enum { IDLE, START, ENGINE, SYNC, FIND } state;
 static bool from_console;
 static uint32_t opcode, mask, command;
 static uint32_t args[REQUEST_WORDS], row[QP_WORDS];
+static uint32_t unknown = FIRMWARE_QPS;    /* QPs from here on are to be asked of the engine */
 static const char *const attr_names[32] = ATTR_NAMES;
 
 void request_init(void)
@@ -97,10 +98,15 @@ static void answer(uint32_t code, uint32_t value, uint32_t limit)
 	finish(&refusal);
 }
 
+static void tell_row(const struct qp *qp)
+{
+	for(unsigned i = 0; i < QP_WORDS; i++)
+		CONTROL(REQUEST_ARGS + 4 + 4*i) = qp->row[i];
+	answer(FW_OK, 0, 0);
+}
+
 static void begin(void)
 {
-	struct refusal refusal;
-
 	switch(opcode) {
 	case REQ_NOP:
 		answer(FW_OK, 0, 0);
@@ -122,18 +128,19 @@ static void begin(void)
 		mask = args[0];
 		state = SYNC;
 		break;
-	case REQ_QP_QUERY: {
-		struct qp *qp = qp_get(args[0]);
-
-		refusal = (struct refusal){ FW_BAD_INDEX, 0, args[0], FIRMWARE_QPS };
-		if(qp) {
-			refusal = (struct refusal){ FW_OK, 0, 0, 0 };
-			for(unsigned i = 0; i < QP_WORDS; i++)
-				CONTROL(REQUEST_ARGS + 4 + 4*i) = qp->row[i];
+	case REQ_QP_QUERY:
+		if(!qp_get(args[0])) {
+			answer(FW_BAD_INDEX, args[0], FIRMWARE_QPS);
+			break;
 		}
-		finish(&refusal);
+		if(!WITH_ENGINE) {
+			tell_row(qp_get(args[0]));
+			break;
+		}
+		command = ROCE_CMD_QUERY_QP;
+		args[1] = args[0];
+		state = SYNC;
 		break;
-	}
 	case REQ_COMMAND:
 		command = args[0];
 		if(!WITH_ENGINE)
@@ -167,11 +174,9 @@ static void applied(void)
 	}
 }
 
-/* The engine's row is the truth: it fails QPs by itself, and it outlives a reset of this CPU. Then the change is judged. */
-static void synced(void)
+/* The engine's row is the truth: it fails QPs by itself, and it outlives a reset of this CPU. */
+static void adopt(uint32_t index)
 {
-	struct refusal refusal;
-	uint32_t index = args[1] & 0xfff;
 	struct qp *qp = qp_get(index);
 
 	if(qp && (command_code() & 0xff) == ROCE_CODE_OK) {
@@ -185,10 +190,38 @@ static void synced(void)
 		}
 	}
 	command_release();
-	if(!qp_check(mask, args + 1, &refusal, row))
+}
+
+/* Now the query is answered or the change judged. */
+static void synced(void)
+{
+	struct refusal refusal;
+
+	adopt(args[1] & 0xfff);
+	if(opcode == REQ_QP_QUERY)
+		tell_row(qp_get(args[0]));
+	else if(!qp_check(mask, args + 1, &refusal, row))
 		finish(&refusal);
 	else
 		state = START;
+}
+
+/* Only the CPU was reset: whenever there is nothing else to do one more QP is asked of the engine, and none disturbed. */
+void request_find_qps(void)
+{
+	unknown = 0;
+}
+
+static void find(void)
+{
+	if(command_poll() == COMMAND_DONE) {
+		adopt(unknown++);
+		state = IDLE;
+	} else if(command_poll() == COMMAND_TIMEOUT) {
+		command_release();
+		unknown = FIRMWARE_QPS;
+		state = IDLE;
+	}
 }
 
 void request_poll(void)
@@ -197,8 +230,11 @@ void request_poll(void)
 	case IDLE: {
 		uint32_t submit = CONTROL(REQUEST_SUBMIT);
 
-		if(submit == CONTROL(REQUEST_DONE))
+		if(submit == CONTROL(REQUEST_DONE)) {
+			if(WITH_ENGINE && unknown < FIRMWARE_QPS && command_start(ROCE_CMD_QUERY_QP, &unknown, 1))
+				state = FIND;
 			break;
+		}
 		from_console = false;
 		opcode = CONTROL(REQUEST_OPCODE);
 		for(unsigned i = 0; i < REQUEST_WORDS; i++)
@@ -218,6 +254,9 @@ void request_poll(void)
 			command_release();
 			answer(FW_TIMEOUT, command, COMMAND_MS);
 		}
+		break;
+	case FIND:
+		find();
 		break;
 	case START:
 		if(opcode == REQ_QP_MODIFY ? command_start(command, row, QP_WORDS)
