@@ -8,6 +8,8 @@ from test.model.packet import PacketError, parse
 ROW, LEFT, RIGHT = 22, 240, 760       # pixels.
 COLOURS = {"SEND": "#1f77b4", "RDMA_WRITE": "#2ca02c", "RDMA_READ": "#9467bd", "ACKNOWLEDGE": "#7f7f7f", "other": "#bcbd22"}
 
+NOTE = "#d62728"
+
 PAGE = """<!doctype html>
 <html><head><meta charset="utf-8"><title>{title}</title>
 <style>body {{ font: 13px monospace; background: #fff }} text {{ font: 12px monospace }}</style></head>
@@ -41,10 +43,14 @@ def describe(frame):
     return label, colour
 
 
-def fold(frames):
-    """[(ns, frame, label, colour)]: of more than four like frames in a row only the first and the last stay, one line between."""
-    rows = [(ns, frame, *describe(frame)) for ns, frame in frames]
-    like = [(frame[6:12], label.split()[0]) for _, frame, label, _ in rows]
+def fold(frames, notes=()):
+    """[(ns, frame, label, colour)]: of more than four like frames in a row only the first and the last stay, one line between.
+
+    `notes` [(ns, text)] stand among them by their time, with None for a frame.
+    """
+    rows = [(ns, frame, *describe(frame)) for ns, frame in frames] + [(ns, None, text, NOTE) for ns, text in notes]
+    rows.sort(key=lambda row: row[0])
+    like = [(frame and frame[6:12], label.split()[0] if frame else n) for n, (_, frame, label, _) in enumerate(rows)]
     out, n = [], 0
     while n < len(rows):
         last = n
@@ -58,12 +64,17 @@ def fold(frames):
     return out
 
 
-def write_chart(path, frames, own_mac, *, title, names=("SoC", "peer"), limit=2000):
-    """Writes the chart of [(ns, frame)]; the station with `own_mac` (bytes) stands left. Returns the lines drawn."""
-    rows, folded = [], fold(frames)
+def write_chart(path, frames, own_mac, *, title, notes=(), names=("SoC", "peer"), limit=2000):
+    """Writes the chart of [(ns, frame)] and notes [(ns, text)]; the station with `own_mac` (bytes) stands left. Returns the lines drawn."""
+    rows, folded = [], fold(frames, notes)
     shown = folded[:limit]
     for n, (ns, frame, label, colour) in enumerate(shown):
         y = 50 + n*ROW
+        if frame is None:
+            rows.append(f'<line x1="{LEFT - 200}" y1="{y}" x2="{RIGHT + 200}" y2="{y}" stroke="{colour}" stroke-dasharray="2"/>'
+                        f'<text x="{RIGHT + 8}" y="{y - 4}" fill="{colour}">{escape(label)}</text>'
+                        f'<text x="{LEFT - 12}" y="{y - 4}" text-anchor="end" fill="{colour}">{ns/1000:.3f} us</text>')
+            continue
         ends = (LEFT, RIGHT) if frame[6:12] == own_mac else (RIGHT, LEFT)
         arrow = 'marker-end="url(#head)"' if ns is not None else 'stroke-dasharray="4"'
         rows.append(f'<line x1="{ends[0]}" y1="{y}" x2="{ends[1]}" y2="{y + ROW//3}" stroke="{colour}" {arrow}/>'

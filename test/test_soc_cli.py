@@ -85,3 +85,15 @@ def test_ping_through_tap(tmp_path):
         sim.terminate()
         sim.wait(20)
     assert "roce_soc firmware" in (tmp_path/"uart").read_text()
+
+
+def test_demo_shows_the_life_cycle(tmp_path):
+    """The link lost and regained, the queue pair made again: in the table, in the result, as lines of the chart."""
+    done = run(DEMO, "--sizes", "64", "--json", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    phases = [row["phase"] for row in json.loads(done.stdout)["transfers"]]
+    assert [phases.count(name) for name in ("first", "link regained", "made again")] == [6, 12, 12]
+    assert "LINK_LOST" not in done.stderr and "lost: " in done.stderr and "queue pair made again" in done.stderr
+    chart = (tmp_path/"sequence.html").read_text()
+    for text in ("link: signal lost", "link up again, same queue pair", "queue pair 0x101 destroyed", "queue pair 0x201 made"):
+        assert text in chart
