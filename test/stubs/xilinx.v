@@ -30,13 +30,16 @@ module MMCME4_ADV #(
     parameter CLKIN1_PERIOD    = 0.0,
     parameter CLKOUT0_DIVIDE_F = 1.0,
     parameter CLKOUT0_PHASE    = 0.0,
+    parameter CLKOUT1_DIVIDE   = 1,
+    parameter CLKOUT1_PHASE    = 0.0,
     parameter DIVCLK_DIVIDE    = 1,
     parameter REF_JITTER1      = 0.01
 ) (
     input wire CLKIN1, input wire CLKFBIN, input wire PWRDWN, input wire RST,
-    output wire CLKFBOUT, output wire CLKOUT0, output wire LOCKED
+    output wire CLKFBOUT, output wire CLKOUT0, output wire CLKOUT1, output wire LOCKED
 );
     assign CLKFBOUT = CLKIN1;
     assign CLKOUT0  = CLKIN1;
+    assign CLKOUT1  = CLKIN1;
     assign LOCKED   = ~(RST | PWRDWN);
 endmodule
