@@ -13,7 +13,7 @@ from roce_soc.queue.eq import CAUSES, EventQueue
 from sim.harness import Sim, build
 from sim.harness.memory import IDEAL, SLOW
 
-CQ_ADDR, EQ_ADDR = 0x10000, 0x80000
+CQ_ADDR, EQ_ADDR = 0x10000, 0x200000
 
 
 class Queues(LiteXModule):
@@ -121,6 +121,26 @@ def test_overflow(so):
     bench.sim.step(200)
     assert [e["wr_id"] for e in bench.poll()] == list(range(7))
     assert [(e["type"], e["queue"]) for e in bench.events()] == [(abi.EVENT_CQ_ERR, 3)]
+
+
+@pytest.mark.parametrize("log2", [9, 15])
+def test_overflow_of_a_long_ring(so, log2):
+    """Rings beyond 256 entries, the longest one too: full is full, and room for n is room for n."""
+    bench, size = Bench(so, log2=log2), 1 << log2
+    for i in range(size + 3):
+        bench.post(i % 3, i)
+    bench.sim.drain(*bench.cqe)
+    bench.sim.step(200)
+    assert sorted(e["wr_id"] for e in bench.poll()) == list(range(size))
+    assert len(bench.refusal.recv_all()) == 3
+    room = size//2 + 44
+    bench.consume(index=room)
+    for i in range(room + 2):
+        bench.post(0, i)
+    bench.sim.drain(*bench.cqe)
+    bench.sim.step(200)
+    assert [e["wr_id"] for e in bench.poll()] == list(range(room))
+    assert [r.row for r in bench.refusal.recv_all()] == [ERRORS["CQ_OVERFLOW"].index]*2
 
 
 @pytest.mark.parametrize("memory", [IDEAL, SLOW])

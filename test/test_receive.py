@@ -285,6 +285,74 @@ def test_buffer_full(so):
     bench.sim.until(bench.request, 1)
 
 
+def test_room_inside_a_frame_comes_too_late(so):
+    """A frame that has lost a beat stays lost, though chunks come free before its end; none of them is lost with it."""
+    bench = Bench(so)
+    frame = packet(opcodes.RC_WRITE_MIDDLE, payload=bytes(4096)).build()
+    for _ in range(7):
+        bench.rx.send(frame)
+    bench.sim.drain(bench.rx)
+    bench.sim.step(60)
+    first = bench.request.recv_all()[0]
+    free  = bench.sim.peek("chunks_free")
+    assert 0 < free < 9
+    bench.rx.set(gap=.9)
+    bench.rx.send(frame)
+    bench.sim.wait("chunks_free", 0)
+    bench.sim.step(120)
+    bench.fetch.send(slot=first.slot, discard=1)
+    bench.sim.wait("chunks_free", 9)
+    assert bench.rx.pending, "the frame was over before"
+    bench.sim.drain(bench.rx)
+    bench.sim.step(60)
+    assert [r.row for r in bench.refusal.recv_all()] == [ERRORS["BUFFER_FULL"].index] and not len(bench.request)
+    assert bench.sim.peek("chunks_free") == 9 + free
+    good = packet(opcodes.RC_WRITE_MIDDLE, payload=bytes(range(256))*16)
+    bench.rx.send(good.build())
+    bench.sim.until(bench.request, 1)
+    assert bench.payload(bench.request.recv()) == good.payload
+
+
+def test_responses_full(so):
+    """Responses that find no room for their record are dropped, their chunks come back, requests go on."""
+    bench = Bench(so)
+    bench.response.set(stall=1)
+    answers = [packet(opcodes.RC_ACKNOWLEDGE, psn=n) for n in range(60)]
+    answers += [packet(opcodes.RC_READ_RESPONSE_MIDDLE, psn=60 + n, payload=bytes([n])*100) for n in range(20)]
+    for p in answers:
+        bench.rx.send(p.build(pad_frame=True))
+    bench.sim.drain(bench.rx)
+    bench.sim.step(80)
+    refused = bench.refusal.recv_all()
+    assert {r.row for r in refused} == {ERRORS["BUFFER_FULL"].index}
+    request = packet(opcodes.RC_SEND_ONLY, payload=bytes(300))
+    bench.rx.send(request.build())
+    bench.sim.until(bench.request, 1)
+    assert bench.payload(bench.request.recv()) == request.payload
+    bench.response.set(stall=0)
+    bench.sim.step(100)
+    records = bench.response.recv_all()
+    assert [r.psn for r in records] == list(range(len(records))) and len(records) + len(refused) == 80
+    assert 64 <= len(records) <= 66
+    for record, p in zip(records, answers):
+        assert bench.payload(record) == p.payload
+    bench.sim.step(20)
+    assert bench.sim.peek("chunks_free") == 64
+
+
+@pytest.mark.parametrize("qpn,row", [(0, "QPN_UNKNOWN"), (0xffffff, "QPN_UNKNOWN"), (0x50, "QPN_UNKNOWN"),
+    (0x80, "QPN_GENERATION"), (0xfffff7, "QPN_UNKNOWN"), (0xffffbf, "QPN_GENERATION")])
+def test_no_such_qp(so, qpn, row):
+    """QPN 0 and multicast are nobody's, whatever row their low bits name."""
+    bench = Bench(so)
+    bench.qp(0x40)
+    bench.qp(0x7f)
+    bench.sim.drain(bench.rows)
+    bench.rx.send(packet(opcodes.RC_SEND_ONLY, dest_qpn=qpn).build(pad_frame=True))
+    bench.sim.step(60)
+    assert [r.row for r in bench.refusal.recv_all()] == [ERRORS[row].index] and not len(bench.request)
+
+
 def test_slow_path(so):
     """What is not RoCE leaves on the slow path unchanged, between RoCE frames."""
     bench = Bench(so)

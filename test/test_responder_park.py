@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""transport/responder_park alone: order within a QP, one packet of it in the check stage, wake-ups, drain, places."""
+
+import pytest
+from litex.gen import *
+from migen import *
+
+from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START
+from roce_soc.transport.responder_layout import PSEUDO_CTL, PSEUDO_NONE, PSEUDO_SILENT, packet_layout
+from roce_soc.transport.responder_park import PARK_DEPTH, RequestEntry
+from sim.harness import Sim, build
+
+N, STAGES = 16, 6
+
+
+class Entry(LiteXModule):
+    """The entry in front of six empty stages; a packet is parked while the bit of its QP in `starved` is set."""
+    def __init__(self):
+        self.entry   = entry = RequestEntry(N)
+        self.starved = Signal(N)
+        fields       = ("qpi", "psn", "pseudo", "code", "parked")
+        self.left    = Record([(n, w) for n, w in packet_layout() if n in fields] + [("valid", 1), ("park", 1)])
+        stages = [Record(packet_layout()) for _ in range(STAGES)]
+        valids = [Signal() for _ in range(STAGES)]
+        for n in range(STAGES):
+            self.sync += stages[n].eq(stages[n - 1] if n else entry.out)
+            self.sync += valids[n].eq(valids[n - 1] if n else entry.out_valid)
+        entry.connect_stages([(v, s.qpi) for v, s in zip(valids, stages)])
+        last, park = stages[-1], Signal()
+        self.comb += [
+            park.eq((last.pseudo == PSEUDO_NONE) & (Cat(*[self.starved[n] & (last.qpi == n) for n in range(N)]) != 0)),
+            entry.result.eq(last), entry.result_valid.eq(valids[-1]), entry.result_park.eq(park),
+        ]
+        # Two packets of a QP may never be in the stages, but for a fresh one behind the clock that writes its row back.
+        self.twice = Signal()
+        for n in range(STAGES):
+            for m in range(n):
+                self.sync += If(valids[n] & valids[m] & (stages[n].qpi == stages[m].qpi), self.twice.eq(1))
+        self.sync += [
+            [getattr(self.left, n).eq(getattr(last, n)) for n in fields],
+            self.left.valid.eq(valids[-1]),
+            self.left.park.eq(park),
+        ]
+
+
+@pytest.fixture(scope="module")
+def so():
+    top = Entry()
+    e   = top.entry
+    return build(top, {
+        "packet": e.sink, "ctl": e.ctl, "kill": e.kill, "silent": e.silent, "wake": e.wake, "room": e.room,
+        "done": e.ctl_done, "ready": e.ready, "parked": e.parked, "starved": top.starved, "left": top.left,
+        "twice": top.twice}, name="park")
+
+
+class Bench:
+    """What leaves the stages is noted in order; nothing else is decided here."""
+    def __init__(self, so, seed=1, **options):
+        self.sim = sim = Sim(so, seed=seed)
+        self.packet, self.ctl, self.wake = (sim.source(n, **options) for n in ("packet", "ctl", "wake"))
+        self.left = []
+        sim.reset()
+        sim.wait("ready", 1)
+        sim.poke("room", 1)
+
+    def run(self, cycles):
+        """Runs, notes what leaves; a control operation is done when it has left."""
+        sim = self.sim
+        for _ in range(cycles):
+            sim.step()
+            done = 0
+            if sim.peek("left_valid"):
+                fields = {n: sim.peek(f"left_{n}") for n in ("qpi", "psn", "pseudo", "code", "park")}
+                done   = fields["pseudo"] == PSEUDO_CTL
+                if not fields["park"]:
+                    self.left.append(fields)
+            sim.poke("done", int(done))
+        assert not sim.peek("twice"), "two packets of a QP in the check stage"
+
+    def starve(self, *qps):
+        """These QPs have no receive work request on chip."""
+        self.sim.poke("starved", sum(1 << q for q in qps))
+
+    def psns(self, qpi):
+        """PSNs of the packets of a QP that passed."""
+        return [f["psn"] for f in self.left if f["qpi"] == qpi and f["pseudo"] == PSEUDO_NONE]
+
+
+def test_random(so, seed, rng):
+    """Packets of every QP pass once, in order, whatever parks and wakes; places come back."""
+    b, sent, starved = Bench(so, seed, gap=.2), {q: 0 for q in range(4)}, set()
+    for _ in range(400):
+        q = rng.randrange(4)
+        b.packet.send(qpi=q, psn=sent[q])
+        sent[q] += 1
+        if rng.random() < .2:
+            q = rng.randrange(4)
+            if q in starved:
+                starved.remove(q)
+            else:
+                starved.add(q)
+            b.starve(*starved)
+            b.wake.send(qpi=q)
+        b.run(rng.randrange(8))
+    b.starve()
+    for _ in range(2):
+        for q in range(4):
+            b.wake.send(qpi=q)
+        b.run(1500)
+    assert {q: b.psns(q) for q in sent} == {q: list(range(n)) for q, n in sent.items()}
+    assert b.sim.peek("parked") == 0
+
+
+def test_woken_head_waits_for_its_own(so):
+    """A head that is woken again while it is in the check stage enters only behind itself: it passes once."""
+    for gap in range(1, 16):
+        b = Bench(so)
+        b.starve(1)
+        for psn in range(3):
+            b.packet.send(qpi=1, psn=psn)
+        b.run(30)
+        b.starve()
+        b.wake.send(qpi=1)
+        b.run(gap)
+        b.wake.send(qpi=1)
+        b.wake.send(qpi=1)
+        b.run(150)
+        assert b.psns(1) == [0, 1, 2] and b.sim.peek("parked") == 0, gap
+
+
+@pytest.mark.parametrize("op", [CTL_ERR, CTL_RESET])
+@pytest.mark.parametrize("wakes", [0, 1, 40, 300])
+def test_drain_waits_for_its_turn(so, op, wakes):
+    """RESET and ERR let the parked packets of their QP through, also when another QP's wake-ups hold the way."""
+    for gap in range(0, 12, 1 if wakes < 100 else 5):
+        b = Bench(so)
+        b.starve(2, 3)
+        for psn in range(3):
+            b.packet.send(qpi=2, psn=psn)
+        b.packet.send(qpi=3, psn=7)
+        b.run(60)
+        for _ in range(wakes):
+            b.wake.send(qpi=3)
+        b.starve(3)                  # a dead QP's packets are not parked any more.
+        b.run(gap)
+        b.ctl.send(qpi=2, op=op)
+        for _ in range(80):
+            b.run(50 if b.ctl.pending else 0)
+        assert not b.ctl.pending, f"control waits for ever, {gap} clocks behind the first of {wakes} wake-ups"
+        mine = [(f["pseudo"], f["code"] if f["pseudo"] == PSEUDO_CTL else f["psn"]) for f in b.left if f["qpi"] == 2]
+        assert mine == [(PSEUDO_SILENT, 0), *[(PSEUDO_NONE, n) for n in range(3)], (PSEUDO_CTL, op)], gap
+        assert b.sim.peek("parked") == 1 and not b.psns(3)
+
+
+def test_drain_among_packets_that_leave(so):
+    """A drain that meets another QP's packet leaving its list is not lost, at any clock."""
+    for gap in range(24):
+        b = Bench(so)
+        b.starve(2, 3)
+        b.packet.send(qpi=2, psn=5)
+        for psn in range(10):
+            b.packet.send(qpi=3, psn=psn)
+        b.run(60)
+        b.starve()
+        b.wake.send(qpi=3)
+        b.run(gap)
+        b.ctl.send(qpi=2, op=CTL_RESET)
+        b.run(300)
+        assert not b.ctl.pending and b.psns(2) == [5] and b.psns(3) == list(range(10)), gap
+
+
+def test_control_waits_for_the_check_stage(so):
+    """START does not meet a packet of its QP in the check stage, at any clock."""
+    for gap in range(12):
+        b = Bench(so)
+        b.packet.send(qpi=4, psn=1)
+        b.run(gap)
+        b.ctl.send(qpi=4, op=CTL_START)
+        b.packet.send(qpi=4, psn=2)
+        b.run(60)
+        assert b.psns(4) == [1, 2] and not b.ctl.pending, gap
+
+
+def test_no_room(so):
+    """Without room behind nothing enters; with it everything does."""
+    b = Bench(so)
+    b.sim.poke("room", 0)
+    b.packet.send(qpi=1, psn=1)
+    b.ctl.send(qpi=2, op=CTL_START)
+    b.run(40)
+    assert not b.left
+    b.sim.poke("room", 1)
+    b.run(40)
+    assert sorted(f["qpi"] for f in b.left) == [1, 2]
+
+
+def test_places_run_out(so):
+    """Packets of a starved QP beyond the places wait outside; those parked go on and make room."""
+    b = Bench(so)
+    b.starve(1)
+    for psn in range(PARK_DEPTH + 20):
+        b.packet.send(qpi=1, psn=psn)
+    b.run(300)
+    assert b.packet.pending and PARK_DEPTH - 10 <= b.sim.peek("parked") <= PARK_DEPTH
+    b.starve()
+    b.wake.send(qpi=1)
+    b.run(2500)
+    assert b.psns(1) == list(range(PARK_DEPTH + 20)) and b.sim.peek("parked") == 0
