@@ -128,7 +128,7 @@ class RoCECore(LiteXModule):
 
         # Responder.
         self.reply     = reply     = RoCEReply(n_qps)
-        self.responder = responder = RoCEResponder(n_qps, context.get_port(), mr.get_port(), rq, reply)
+        self.responder = responder = RoCEResponder(n_qps, context.get_port(), mr.get_port(), rq, reply, n_chunks)
         reply.connect_mr(mr.get_port())
         self.comb += buffer.request.connect(responder.sink)
         self._add_placement(placer, responder.place, responder.place_done, responder.where)

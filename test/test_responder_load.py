@@ -43,21 +43,73 @@ def test_parked_packets_wait_alone(so):
     assert not b.refusals
 
 
-def test_more_parked_than_places(so):
+def test_a_qp_parks_so_much(so):
+    """32 packets of a QP wait; what comes behind them is dropped and counted, sent again, and nobody else waits for it."""
     b = Bench(so, latency=2000)
     b.qp(1), b.qp(2)
     b.post(1)
     b.run(20)
     b.message(1, "SEND", bytes(range(256))*12)
     for n in range(90):
-        b.write(1, bytes([n]), offset=n)
+        b.write(1, bytes([n + 1]), offset=n)
     b.write(2, b"x", offset=200)
-    b.run(600)
-    assert 50 <= b.sim.peek("parked") <= 64
+    b.run(900)
+    assert b.sim.peek("parked") == 32 and b.memory.read(REMOTE_ADDR + 200, 1) == b"x"
+    assert [a[:2] for a in b.answers()] == [("ACK", 100)] and b.take("refusals") == ["BUFFER_FULL"]*70
     b.run(4000)
+    assert b.memory.read(REMOTE_ADDR, 90) == bytes(range(1, 21)) + bytes(70) and b.memory.read(LOCAL_ADDR, 3072) == bytes(range(256))*12
+    b.take("tx")
+    b.write(1, b"y", offset=300)                                      # the gap is found now.
+    b.run(100)
+    assert b.answers() == [("ACK", 132, 0x60, 21)] and b.take("refusals") == ["PSN_SEQUENCE"]
+    b.qps[1] = 132
+    for n in range(20, 90):
+        b.write(1, bytes([n + 1]), offset=n)
     b.idle()
-    assert b.memory.read(REMOTE_ADDR, 90) == bytes(range(90)) and b.memory.read(LOCAL_ADDR, 3072) == bytes(range(256))*12
+    assert b.memory.read(REMOTE_ADDR, 90) == bytes(range(1, 91)) and not b.refusals
+
+
+def test_parked_packets_hold_half_the_buffer(so):
+    """Two QPs with packets of nine chunks: 256 chunks and what was under way, not all of the buffer."""
+    b = Bench(so, latency=2000)
+    for qpi in (1, 2):
+        b.qp(qpi, pmtu=5)
+        b.post(qpi, length=0x18000)
+    b.run(20)
+    for n in range(20):
+        for qpi in (1, 2):
+            b.send(qpi, "SEND_FIRST" if n == 0 else "SEND_MIDDLE", bytes([n])*4096, offset=63)
+    b.run(600)
+    assert 29 <= b.sim.peek("parked") <= 30
+    lost = len(b.take("refusals"))
+    assert lost == 40 - b.sim.peek("parked")
+    b.idle()
     assert not b.refusals
+
+
+def test_no_place_to_park(so):
+    """All places taken: a packet that would have to wait is dropped without an answer, one that need not passes."""
+    b = Bench(so, latency=2000)
+    for qpi in (1, 2, 3, 4):
+        b.qp(qpi)
+    for qpi in (1, 2, 3):
+        b.post(qpi)
+    b.run(20)
+    for n in range(40):
+        for qpi in (1, 2):
+            b.send(qpi, "SEND_ONLY" if n == 0 else "WRITE_ONLY", b"p", va=REMOTE_VA, rkey=RKEY, dma_length=1)
+    b.send(3, "SEND_ONLY", b"q")
+    b.write(4, b"flows")
+    b.run(800)
+    assert 54 <= b.sim.peek("parked") <= 58
+    assert [a[:2] for a in b.answers()] == [("ACK", 100)] and b.memory.read(REMOTE_ADDR, 5) == b"flows"
+    assert set(b.take("refusals")) == {"BUFFER_FULL"} and not [c for c in b.cqes if c.qpn == 0x103]
+    b.idle()
+    b.qps[3] = 100
+    b.send(3, "SEND_ONLY", b"q", ackreq=1)
+    b.run(200)
+    assert [(c.wr_id, c.status) for c in b.cqes if c.qpn == 0x103] == [(3 << 32, 0)] and b.answers()[-1][:2] == ("ACK", 100)
+    b.idle()
 
 
 # Control ------------------------------------------------------------------------------------------
@@ -338,5 +390,6 @@ def test_lossy_peers(so, seed):
         for at, (k, size, offset) in peer.reads.items():
             assert bytes(peer.got[at]) == source[offset:offset + size], (peer.qpi, at)
     assert b.memory.read(REMOTE_ADDR, 0x40000) == bytes(shadow[:0x40000])
-    allowed = {"PSN_SEQUENCE", "PSN_SEQUENCE_AGAIN", "PSN_DUPLICATE", "RNR", "DUPLICATE_DROPPED"}
+    # BUFFER_FULL: more packets wait for receives than may, and are sent again.
+    allowed = {"PSN_SEQUENCE", "PSN_SEQUENCE_AGAIN", "PSN_DUPLICATE", "RNR", "DUPLICATE_DROPPED", "BUFFER_FULL"}
     assert set(b.refusals) <= allowed and not b.events

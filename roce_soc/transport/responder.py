@@ -37,6 +37,8 @@ class RoCEResponder(LiteXModule):
     receive_queues : ReceiveQueues
     reply : RoCEReply
         Its records, kills and READ counters are connected here.
+    n_chunks : int
+        Chunks of the packet buffer: parked packets hold half of them at most.
 
     Endpoints
     ---------
@@ -55,10 +57,10 @@ class RoCEResponder(LiteXModule):
     Latency: packet to place record 6 clocks, to its address 9 with a key check; done to reply record 2 clocks.
     Errors : every RESPONDER row of errors.py but the atomic ones; QP_STATE for packets behind a failure.
     """
-    def __init__(self, n_qps, context_port, mr_port, receive_queues, reply):
+    def __init__(self, n_qps, context_port, mr_port, receive_queues, reply, n_chunks=512):
         if n_qps < 16 or n_qps > MAX_QPS or n_qps & (n_qps - 1):
             raise ValueError(f"n_qps must be a power of two from 16 to {MAX_QPS}, not {n_qps!r}")
-        self.entry   = entry   = RequestEntry(n_qps)
+        self.entry   = entry   = RequestEntry(n_qps, n_chunks)
         self.check   = check   = RequestCheck(n_qps, context_port, receive_queues.port)
         self.execute = execute = RequestExecute(n_qps)
         self.answer  = answer  = RequestAnswer(n_qps)

@@ -59,7 +59,7 @@ class RequestCheck(LiteXModule):
         READs of a QP that are fully answered, same clock.
 
     Latency: 5 clocks, one packet a clock; packets of one QP at least 6 clocks apart.
-    Errors : rows 13, 21 to 33, 40, 43, 44.
+    Errors : rows 13, 19, 21 to 33, 40, 43, 44.
     """
     def __init__(self, n_qps, context_port, take):
         bits = log2_int(n_qps)
@@ -149,11 +149,11 @@ class RequestCheck(LiteXModule):
         fits, pending = Signal(), Signal(READ_INDEX_WIDTH)
         second = Record([(name, 1) for name in (
             "packet", "row_state", "row_class", "row_uc", "duplicate", "ahead", "sequence", "access", "reads",
-            "candidate", "asks", "needs", "got", "park", "bad_pmtu", "bad_last", "bad_reth")]
+            "candidate", "asks", "needs", "got", "park", "full", "bad_pmtu", "bad_last", "bad_reth")]
             + [("packets", 33), ("reads_done", READ_INDEX_WIDTH)])
         needs, candidate = Signal(), Signal()
         self.comb += [
-            candidate.eq(self.v[3] & first.packet & ~first.row_state & ~first.row_class & first.equal
+            candidate.eq(self.v[3] & first.packet & ~p.drop & ~first.row_state & ~first.row_class & first.equal
                 & first.sequence & first.access),
             needs.eq((flags.send & flags.starts) | (flags.write & flags.imm)),
             take.index.eq(conn.rq_index),
@@ -173,7 +173,9 @@ class RequestCheck(LiteXModule):
             second.asks.eq(candidate & ~take.park & Mux(flags.send | ~flags.starts, p.length != 0, p.dma_length != 0)),
             second.needs.eq(needs),
             second.got.eq(take.got),
-            second.park.eq(take.park),
+            # A packet that would have to wait and has no place is dropped; the peer sends it again.
+            second.park.eq(take.park & ~p.full),
+            second.full.eq(p.drop | (take.park & p.full)),
             second.packets.eq(p.dma_length + (128 << conn.pmtu) - 1),
             second.reads_done.eq(self.reads_done),
         ]
@@ -226,6 +228,7 @@ class RequestCheck(LiteXModule):
         syndrome_psn = Signal(24)
         self.comb += [
             If(~t.packet, error.eq(0)
+            ).Elif(t.full, error.eq(row("BUFFER_FULL"))
             ).Elif(t.row_state, error.eq(row("QP_STATE"))
             ).Elif(t.row_class, error.eq(Mux(t.row_uc, row("UC_DROPPED"), row("UD_DROPPED")))
             ).Elif(t.duplicate, error.eq(Mux(flags.refused, row("DUPLICATE_DROPPED"), row("PSN_DUPLICATE")))

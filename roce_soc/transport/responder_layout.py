@@ -29,10 +29,11 @@ _PACKET_FIELDS = ("qpi", "qpn", "opcode", "psn", "se", "ackreq", "pad", "length"
 def packet_layout():
     """Fields of a received packet that the responder keeps, and where it comes from.
 
-    `code`: CTL_* of a ctl pseudo-packet, error row of a kill. `parked`: comes from parking place `park`.
+    `code`: CTL_* of a ctl pseudo-packet, error row of a kill. `parked`: comes from parking place `park`. `drop`: no
+    place is left behind its QP's parked packets; `full`: no place is left for it, should it have to wait.
     """
     fields = {f[0]: f for f in rx_packet_description().payload_layout}
-    return [fields[name][:2] for name in _PACKET_FIELDS] + [("pseudo", 2), ("code", 6), ("parked", 1), ("park", 6)]
+    return [fields[name][:2] for name in _PACKET_FIELDS] + [("pseudo", 2), ("code", 6), ("parked", 1), ("park", 6), ("drop", 1), ("full", 1)]
 
 def verdict_layout():
     """A checked packet on its way through key check, placement and answer, in arrival order."""

@@ -8,13 +8,22 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.common import CTL_ERR, CTL_RESET, QPI_WIDTH, ctl_description, rx_packet_description
+from roce_soc.common import CTL_ERR, CTL_RESET, DATA_BYTES, QPI_WIDTH, ctl_description, rx_packet_description
+from roce_soc.packet.buffer import CHUNK_BEATS
 from roce_soc.table import StateTable
 from roce_soc.transport.responder_layout import (
     PSEUDO_CTL, PSEUDO_KILL, PSEUDO_NONE, PSEUDO_SILENT, kill_description, packet_layout, sum_or)
 
 PARK_DEPTH   = 64    # parked packets of all QPs.
+PARK_QP      = 32    # parked packets of a QP.
 PARK_RESERVE = 8     # places kept for packets that are in the check stage already.
+CHUNK_BYTES  = CHUNK_BEATS*DATA_BYTES
+CHUNK_SHIFT  = log2_int(CHUNK_BYTES)
+
+
+def chunks_of(packet):
+    """Chunks of the packet buffer that a packet holds (expression)."""
+    return Mux(packet.has_slot, (packet.offset + packet.length + CHUNK_BYTES - 1)[CHUNK_SHIFT:], 0)
 
 
 # RequestEntry -------------------------------------------------------------------------------------
@@ -24,11 +33,14 @@ class RequestEntry(LiteXModule):
 
     A packet whose receive WQE is posted but not on chip is parked; later packets of its QP queue up
     behind it, every other QP flows. The head of a QP's list stays there while it is tried again and
-    leaves when it was executed.
+    leaves when it was executed. A QP may have 32 packets waiting, all together hold at most half of the packet
+    buffer: what goes beyond is dropped, for its peer sends it again, and nobody else waits for it.
 
     Parameters
     ----------
     n_qps : int
+    n_chunks : int
+        Chunks of the packet buffer.
 
     Endpoints
     ---------
@@ -51,9 +63,9 @@ class RequestEntry(LiteXModule):
         What leaves the check stage this clock and whether it must be parked.
 
     Latency: none for a packet that need not wait. One packet a clock.
-    Errors : no parking place: new packets wait until one is free; parked ones go on.
+    Errors : no parking place: BUFFER_FULL (the check stage says so).
     """
-    def __init__(self, n_qps):
+    def __init__(self, n_qps, n_chunks):
         self.sink   = stream.Endpoint(rx_packet_description())
         self.ctl    = stream.Endpoint(ctl_description())
         self.ctl_done = Signal()
@@ -70,13 +82,15 @@ class RequestEntry(LiteXModule):
 
         self.n_qps, self.bits = n_qps, log2_int(n_qps)
         slot_bits   = log2_int(PARK_DEPTH)
-        self.lists  = StateTable([("parked", 1), ("head", slot_bits), ("tail", slot_bits)], n_qps)
+        self.lists  = StateTable([("parked", 1), ("head", slot_bits), ("tail", slot_bits), ("count", bits_for(PARK_QP))], n_qps)
         self.links  = StateTable(slot_bits, PARK_DEPTH)
         self.free   = stream.SyncFIFO([("slot", slot_bits)], PARK_DEPTH, buffered=True)
         self.tokens = stream.SyncFIFO([("qpi", QPI_WIDTH)], 2*PARK_DEPTH, buffered=True)
         storage     = Memory(len(self.out.raw_bits()), PARK_DEPTH)
         self.store, self.load = storage.get_port(write_capable=True), storage.get_port()
         self.specials += storage, self.store, self.load
+        self.limit  = n_chunks//2
+        self.held   = Signal(max=n_chunks + 1)        # chunks of parked packets.
         self.walker = Signal(max=PARK_DEPTH + 1)
         self.comb += self.ready.eq(self.lists.ready & self.links.ready & (self.walker == PARK_DEPTH))
         self.sync += If(self.walker != PARK_DEPTH, self.walker.eq(self.walker + 1))
@@ -99,16 +113,19 @@ class RequestEntry(LiteXModule):
         entry = lists.read(result.qpi[:bits])
         drain = stream.Endpoint([("qpi", QPI_WIDTH)])
         more  = Signal()
+        able  = Signal()
         self.park_now, self.leave_now, self.leave_entry = park, leave, entry
         self.comb += [
             park.eq(self.result_valid & self.result_park & ~result.parked),
             leave.eq(self.result_valid & ~self.result_park & result.parked),
             more.eq(leave & (entry.head != entry.tail)),
             # A QP with packets left gets another turn; wake-ups and drains come after it.
-            self.tokens.sink.valid.eq(more | self.wake.valid | drain.valid),
+            self.tokens.sink.valid.eq(more | (able & (self.wake.valid | drain.valid))),
             self.tokens.sink.qpi.eq(Mux(more, result.qpi, Mux(self.wake.valid, self.wake.qpi, drain.qpi))),
-            self.wake.ready.eq(~more & self.tokens.sink.ready),
-            drain.ready.eq(~more & ~self.wake.valid & self.tokens.sink.ready),
+            # The other half of the FIFO is for those with packets left.
+            able.eq(self.tokens.level < PARK_DEPTH),
+            self.wake.ready.eq(~more & able),
+            drain.ready.eq(~more & ~self.wake.valid & able),
             # Places.
             self.free.sink.valid.eq((self.walker != PARK_DEPTH) | leave),
             self.free.sink.slot.eq(Mux(self.walker != PARK_DEPTH, self.walker, result.park)),
@@ -128,6 +145,9 @@ class RequestEntry(LiteXModule):
             self.load.adr.eq(slot),
             self.inject.raw_bits().eq(self.load.dat_r),
             self.inject.parked.eq(1),
+            # What was noted at its arrival is over.
+            self.inject.drop.eq(0),
+            self.inject.full.eq(0),
             self.inject.park.eq(slot),
             self.inject_valid.eq(state == 2),
         ]
@@ -146,15 +166,18 @@ class RequestEntry(LiteXModule):
         bits, out, sink, ctl, lists = self.bits, self.out, self.sink, self.ctl, self.lists
         fresh, pseudo = Record(packet_layout()), Record(packet_layout())
         entry = lists.read(sink.qpi[:bits])
-        places = Signal()
-        fresh_go, append, pseudo_valid, pseudo_go = Signal(), Signal(), Signal(), Signal()
+        places, longer = Signal(), Signal()
+        fresh_go, append, drop, pseudo_valid, pseudo_go = (Signal() for _ in range(5))
         names = [f[0] for f in rx_packet_description().payload_layout if hasattr(fresh, f[0])]
         self.comb += [getattr(fresh, name).eq(getattr(sink, name)) for name in names]
         self.comb += [
-            places.eq(self.free.level > PARK_RESERVE),
-            fresh_go.eq(sink.valid & self.ready & places & ~entry.parked & self.room & ~self.inject_valid
+            longer.eq(places & (entry.count != PARK_QP)),
+            append.eq(sink.valid & self.ready & entry.parked & longer & ~event),
+            drop.eq(entry.parked & ~longer & ~event),
+            fresh.drop.eq(entry.parked),
+            fresh.full.eq(~places),
+            fresh_go.eq(sink.valid & self.ready & (~entry.parked | drop) & self.room & ~self.inject_valid
                 & ~pseudo_valid & ~self.busy(sink.qpi)),
-            append.eq(sink.valid & self.ready & places & entry.parked & ~event),
             sink.ready.eq(fresh_go | append),
             pseudo_go.eq(pseudo_valid & self.ready & self.room & ~self.inject_valid & ~self.busy(pseudo.qpi)),
             self.inject_taken.eq(self.inject_valid & self.room & ~self.busy(self.inject.qpi)),
@@ -180,9 +203,12 @@ class RequestEntry(LiteXModule):
             lists.adr.eq(Mux(event, result.qpi[:bits], sink.qpi[:bits])),
             lists.dat_w.parked.eq(1),
             lists.dat_w.tail.eq(self.free.source.slot),
+            lists.dat_w.count.eq(entry.count + 1),
             If(self.park_now,
                 lists.dat_w.head.eq(self.free.source.slot),
+                lists.dat_w.count.eq(1),
             ).Elif(self.leave_now,
+                lists.dat_w.count.eq(self.leave_entry.count - 1),
                 lists.dat_w.parked.eq(self.leave_entry.head != self.leave_entry.tail),
                 lists.dat_w.head.eq(self.links.read(self.leave_entry.head)),
                 lists.dat_w.tail.eq(self.leave_entry.tail),
@@ -190,6 +216,9 @@ class RequestEntry(LiteXModule):
                 lists.dat_w.head.eq(entry.head),
             ),
         ]
+        self.sync += places.eq((self.free.level > PARK_RESERVE) & (self.held < self.limit))
+        self.sync += self.held.eq(self.held + Mux(append, chunks_of(sink), Mux(self.park_now, chunks_of(result), 0))
+            - Mux(self.leave_now, chunks_of(result), 0))
         self._add_control(pseudo, pseudo_valid, pseudo_go, drain)
 
     def _add_control(self, pseudo, pseudo_valid, pseudo_go, drain):
