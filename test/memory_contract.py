@@ -18,10 +18,10 @@ class PortUser:
         if read:
             self.rcmd  = sim.source(f"{prefix}_rcmd", gap=gap)
             self.rdata = sim.sink(f"{prefix}_rdata", records=True)
-        self.tag = rng.randrange(256)
+        self.tag = rng.randrange(128)
 
     def _command(self, source, target, addr, length):
-        self.tag = (self.tag + 1) % 256
+        self.tag = (self.tag + 1) % 128
         source.send(target=target, addr=addr, length=length, qpi=self.rng.getrandbits(12), tag=self.tag)
         return self.tag
 

@@ -19,7 +19,7 @@ class Paths(LiteXModule):
     """Two users, arbiters, routers; target 0 is on-chip RAM, target 1 the harness' memory, others do not exist."""
     def __init__(self):
         self.write_arbiter = wa = MemoryWriteArbiter(2)
-        self.read_arbiter  = ra = MemoryReadArbiter(2)
+        self.read_arbiter  = ra = MemoryReadArbiter(2, tag_bits=7)
         self.write_router  = wr = MemoryWriteRouter(2, timeout_cycles=TIMEOUT)
         self.read_router   = rr = MemoryReadRouter(2, timeout_cycles=TIMEOUT)
         self.sram          = RoCESRAM(size=SIZE)
@@ -346,9 +346,11 @@ def test_parameters():
     for cls in (MemoryWriteTimeout, MemoryReadTimeout):
         with pytest.raises(ValueError, match="cycles"):
             cls(cycles=1)
-    for cls in (MemoryWriteArbiter, MemoryReadArbiter):
-        with pytest.raises(ValueError, match="depth"):
-            cls(depth=257)
+    with pytest.raises(ValueError, match="depth"):
+        MemoryWriteArbiter(depth=257)
+    for bad in (0, 8):
+        with pytest.raises(ValueError, match="tag_bits"):
+            MemoryReadArbiter(2, tag_bits=bad)
     for cls in (MemoryWriteRouter, MemoryReadRouter):
         for bad in (0, 5):
             with pytest.raises(ValueError, match="n_targets"):

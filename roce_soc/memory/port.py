@@ -162,35 +162,45 @@ class MemoryWriteArbiter(LiteXModule):
 # MemoryReadArbiter --------------------------------------------------------------------------------
 
 class MemoryReadArbiter(LiteXModule):
-    """Joins read ports into one, in turns per command; parameters and latency as MemoryWriteArbiter."""
-    def __init__(self, n_masters=2, depth=DEPTH, dw=DATA_WIDTH):
-        if not 1 <= depth <= 1 << TAG_WIDTH:
-            raise ValueError(f"depth must be 1..{1 << TAG_WIDTH}, not {depth!r}")
+    """Joins read ports into one, in turns per command. The tag says whose an answer is, so that answers of a fast
+    target may come before those of a slow one that were asked for earlier.
+
+    Parameters
+    ----------
+    n_masters : int
+        Ports joined, 1 or more.
+    tag_bits : int
+        Width of the masters' tags.
+
+    Endpoints
+    ---------
+    masters : list of MemoryReadPort, in
+    port : MemoryReadPort, out
+        Tag: the master's, its number above it.
+
+    Latency: as MemoryWriteArbiter.
+    """
+    def __init__(self, n_masters=2, tag_bits=4, dw=DATA_WIDTH):
+        bits = bits_for(max(n_masters - 1, 1))
+        if not 1 <= tag_bits <= TAG_WIDTH - bits:
+            raise ValueError(f"tag_bits must be 1..{TAG_WIDTH - bits} for {n_masters} masters, not {tag_bits!r}")
         self.masters = masters = [MemoryReadPort(dw) for _ in range(n_masters)]
         self.port    = port    = MemoryReadPort(dw)
 
         # # #
 
-        layout     = [("master", bits_for(max(n_masters - 1, 1))), ("tag", TAG_WIDTH)]
-        self.order = order = stream.SyncFIFO(layout, depth)
         taken      = Signal()
-        tag        = Signal(TAG_WIDTH)
         cmd        = stream.Endpoint(memory_command_description())
-        self.choice = choice = StreamChoice([m.rcmd for m in masters], cmd, order.sink.ready, taken)
+        self.choice = choice = StreamChoice([m.rcmd for m in masters], cmd, 1, taken)
         self.comb += [
             taken.eq(cmd.valid & cmd.ready),
             cmd.connect(port.rcmd, omit={"tag"}),
-            port.rcmd.tag.eq(tag),
-            order.sink.valid.eq(taken),
-            order.sink.master.eq(choice.grant),
-            order.sink.tag.eq(cmd.tag),
+            port.rcmd.tag.eq(Cat(cmd.tag[:tag_bits], choice.grant)),
             port.rdata.ready.eq(1),
-            order.source.ready.eq(port.rdata.valid & port.rdata.last),
         ]
         for i, m in enumerate(masters):
             self.comb += [
                 port.rdata.connect(m.rdata, omit={"valid", "ready", "tag"}),
-                m.rdata.valid.eq(port.rdata.valid & (order.source.master == i)),
-                m.rdata.tag.eq(order.source.tag),
+                m.rdata.valid.eq(port.rdata.valid & (port.rdata.tag[tag_bits:] == i)),
+                m.rdata.tag.eq(port.rdata.tag[:tag_bits]),
             ]
-        self.sync += If(taken, tag.eq(tag + 1))

@@ -140,16 +140,17 @@ class SendQueues(LiteXModule):
         self.comb += [table.adr.eq(adr) for table in (port, cursor, producer, fetched)]
         row = port.row
 
-        # Tags: given out in a circle, each open until its last beat.
+        # Tags: the lowest free one, each open until its last beat; answers of a slow memory hold back no other.
         self.fetches = Memory(bits + 16 + EPOCH_WIDTH, FETCHES)
-        tag          = Signal(max=FETCHES)
+        tag, lowest  = Signal(max=FETCHES), Signal(max=FETCHES)
         free         = Signal()
         issue        = Signal()
         write        = self.fetches.get_port(write_capable=True)
         self.specials += self.fetches, write
         self.comb += [
             # A fetch ends in up to two kicks, which wait for their turn: their places are kept free.
-            free.eq(~(self.open >> tag)[0] & (self.arrivals.level <= ARRIVALS - 2*FETCHES - 2)),
+            [If(~self.open[n], lowest.eq(n)) for n in reversed(range(FETCHES))],
+            free.eq((self.open != 2**FETCHES - 1) & (self.arrivals.level <= ARRIVALS - 2*FETCHES - 2)),
             write.we.eq(issue),
             write.adr.eq(tag),
         ]
@@ -207,6 +208,7 @@ class SendQueues(LiteXModule):
         fsm.act("LEAST",
             page.eq(page_slots - addr[SLOT_SHIFT:log2_int(PAGE_BYTES)]),
             NextValue(count, least(least(posted, room), least(near, page))),
+            NextValue(tag, lowest),
             NextState("ISSUE"),
         )
         # What a ring's, page's or cache's end leaves over needs a further command.
@@ -216,7 +218,6 @@ class SendQueues(LiteXModule):
                 NextState("IDLE"),
             ).Elif(rcmd.ready,
                 issue.eq(1),
-                NextValue(tag, tag + 1),
                 If((posted != count) & (room != count),
                     NextState("AGAIN"),
                 ).Else(
