@@ -300,6 +300,28 @@ def test_duplicate_close_behind_its_read(so):
     assert not len(b.refusal) and {o[2] for o in b.take()} == set(range(5))
 
 
+def test_look_up_of_a_duplicate_is_short(so):
+    """What one peer asks again, found or not, holds up the answers of other QPs by at most 36 clocks each."""
+    b = Bench(so)
+    for n in range(16):
+        b.read(1, n, 4, va=0x100*n)
+        b.run(40)
+    b.run(400)
+    b.take()
+    for rkey, found in ((6, []), (5, list(range(16)))):
+        for psn in range(16):
+            b.read(1, psn, 4, va=0x100*psn, rkey=rkey, kind=REPLY_READ_AGAIN)
+        b.ack(2, 5)
+        begun, out = b.sim.cycles(), []
+        while not any(o[0] == 2 for o in out):
+            b.run(2)
+            out += b.take()
+            assert b.sim.cycles() - begun <= 16*36 + 30
+        b.run(600)
+        assert [o[2] for o in out + b.take() if o[0] == 1] == found
+        assert len(b.refusal.recv_all()) == 16 - len(found)
+
+
 def test_refused_read_stops_its_qp(so):
     b = Bench(so)
     b.refuse = lambda request: 36 if request.va == 0x9000 else 0

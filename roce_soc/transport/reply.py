@@ -50,7 +50,7 @@ class RoCEReply(LiteXModule):
     Endpoints
     ---------
     sink : reply_description(), in
-        Always taken, whatever the way out does, after at most 110 clocks (look-up of a duplicate). A READ's key has
+        Always taken, whatever the way out does, after at most 36 clocks (look-up of a duplicate). A READ's key has
         been checked, it begins at target, addr: enough for a reply that starts at once.
     request, result : MR port
         R_Key of each READ reply that had to wait, at its start for all that is left of the READ.

@@ -116,15 +116,16 @@ class ReadRing(LiteXModule):
         self._add_search(sink, load1, bits)
 
     def _add_search(self, sink, load1, bits):
-        """Waits for operations under way, then takes six clocks an entry."""
-        index, left = self.index, Signal(READ_INDEX_WIDTH)
+        """Waits for operations under way, then looks at an entry a clock, newest first; what fits is read once more."""
+        probe, left = Signal(READ_INDEX_WIDTH), Signal(READ_INDEX_WIDTH)
+        index  = self.index
         state  = self.counters.read(sink.qpi[:bits])
         wait   = Signal(3)
         entry  = Record(READ_LAYOUT)
         again  = sink.valid & (sink.kind == REPLY_READ_AGAIN)
-        after, before, ends = Signal(24), Signal(24), Signal(24)
-        end, entry_end, low, entry_low = Signal(65), Signal(65), Signal(33), Signal(33)
-        inside, key, start, stop = Signal(), Signal(), Signal(), Signal()
+        issue, match, under_way = Signal(), Signal(), Signal()
+        # Address, entry, sums, ends, judgement; clocks in which the load has the RAM are left out.
+        steps  = [Record([("valid", 1), ("index", READ_INDEX_WIDTH)]) for _ in range(5)]
         self.search = fsm = FSM(reset_state="IDLE")
         fsm.act("IDLE",
             NextValue(wait, 0),
@@ -132,51 +133,65 @@ class ReadRing(LiteXModule):
         )
         fsm.act("WAIT",
             NextValue(wait, wait + 1),
-            NextValue(index, state.accepted - 1),
+            NextValue(probe, state.accepted - 1),
             NextValue(left, state.saved),
-            If(wait == 6, NextState("ADDRESS"))
+            If(wait == 6, NextState("SCAN"))
         )
-        fsm.act("ADDRESS",
-            If(left == 0,
+        fsm.act("SCAN",
+            issue.eq((left != 0) & ~load1.valid),
+            If(issue,
+                NextValue(probe, probe - 1),
+                NextValue(left, left - 1),
+            ),
+            If(steps[4].valid & match,
+                NextValue(index, steps[4].index),
+                NextState("ADDRESS"),
+            ).Elif((left == 0) & ~under_way,
                 self.missed.eq(1),
                 NextState("IDLE"),
-            ).Elif(~load1.valid,
-                NextState("DATA")
             )
         )
-        fsm.act("DATA",    NextState("COMPARE"))
-        fsm.act("COMPARE", NextState("SUM"))
-        fsm.act("SUM",     NextState("STOP"))
-        fsm.act("STOP",    NextState("JUDGE"))
-        fsm.act("JUDGE",
-            If(inside & key & start & stop,
-                self.found.eq(1),
-                If(self.taken, NextState("IDLE")),
-            ).Else(
-                NextValue(index, index - 1),
-                NextValue(left, left - 1),
-                NextState("ADDRESS"),
-            )
+        fsm.act("ADDRESS", If(~load1.valid, NextState("DATA")))
+        fsm.act("DATA",    NextState("COPY"))
+        fsm.act("COPY",    NextState("FOUND"))
+        fsm.act("FOUND",
+            self.found.eq(1),
+            If(self.taken, NextState("IDLE")),
         )
         self.comb += [
-            [port.adr.eq(Mux(load1.valid, Cat(load1.index[:4], load1.qpi[:bits]), Cat(index[:4], sink.qpi[:bits])))
-                for port in self.ports],
+            under_way.eq(Reduce("OR", [step.valid for step in steps])),
+            [port.adr.eq(Mux(load1.valid, Cat(load1.index[:4], load1.qpi[:bits]),
+                Cat(Mux(fsm.ongoing("SCAN"), probe[:4], index[:4]), sink.qpi[:bits]))) for port in self.ports],
+        ]
+        self.sync += [
+            steps[0].valid.eq(issue), steps[0].index.eq(probe),
+            [[after.valid.eq(before.valid & fsm.ongoing("SCAN")), after.index.eq(before.index)] for before, after in zip(steps, steps[1:])],
+        ]
+        self._add_match(sink, entry, match)
+
+    def _add_match(self, sink, entry, match):
+        """Whether the sink's READ lies in an entry: read, summed in halves, compared; one clock each."""
+        after, before, ends = Signal(24), Signal(24), Signal(24)
+        end, low            = Signal(65), Signal(33)
+        entry_end, entry_low, entry_high = Signal(65), Signal(33), Signal(32)
+        self.comb += [
             after.eq(sink.psn - entry.psn),
             before.eq(entry.last_psn - sink.psn),
             ends.eq(entry.last_psn - sink.last_psn),
         ]
+        fits = [Signal() for _ in range(2)]      # PSNs, key and begin, on their way with the sums.
         self.sync += [
-            If(fsm.ongoing("DATA"), entry.raw_bits().eq(self.ports[0].dat_r)),
-            # Ends of both ranges, in halves.
+            entry.raw_bits().eq(self.ports[0].dat_r),
+            # The sink stands still.
             low.eq(sink.va[:32] + sink.length),
             end.eq(Cat(low[:32], (sink.va[32:] + low[32])[:33])),
             entry_low.eq(entry.va[:32] + entry.length),
-            entry_end.eq(Cat(entry_low[:32], (entry.va[32:] + entry_low[32])[:33])),
-            inside.eq(~after[23] & ~before[23] & ~ends[23]),
-            key.eq(entry.rkey == sink.rkey),
-            start.eq(sink.va >= entry.va),
-            stop.eq(end <= entry_end),
-            self.hit.eq(entry),
+            entry_high.eq(entry.va[32:]),
+            entry_end.eq(Cat(entry_low[:32], (entry_high + entry_low[32])[:33])),
+            fits[0].eq(~after[23] & ~before[23] & ~ends[23] & (entry.rkey == sink.rkey) & (sink.va >= entry.va)),
+            fits[1].eq(fits[0]),
+            match.eq(fits[1] & (end <= entry_end)),
+            If(self.search.ongoing("COPY"), self.hit.eq(entry)),
             self.refusal.valid.eq(self.missed),
             self.refusal.row.eq(ERRORS["DUPLICATE_DROPPED"].index),
             self.refusal.psn.eq(sink.psn),
