@@ -122,7 +122,7 @@ class RoCECore(LiteXModule):
 
         # Queues.
         self.doorbells = doorbells = DoorbellWindow(doorbell_pages)
-        self.cq        = cq        = CompletionQueues(n_cqs)
+        self.cq        = cq        = CompletionQueues(n_cqs, n_qps)
         self.eq        = eq        = EventQueue()
         self.rq        = rq        = ReceiveQueues(n_qps)
 
@@ -174,6 +174,7 @@ class RoCECore(LiteXModule):
         self.comb += [
             responder.event.connect(command.get_fatal()),
             send.walker.event.connect(command.get_fatal()),
+            cq.fatal.connect(command.get_fatal()),
             command.event.connect(eq.get_port()),
             cq.event.connect(eq.get_port()),
             responder.cqe.connect(cq.get_port()),

@@ -31,7 +31,7 @@ def so():
     cq, eq = top.cq, top.eq
     return build(top, {
         **{f"cqe{i}": port for i, port in enumerate(top.ports)}, "event": top.other, "cqwrite": cq.write, "eqwrite": eq.write,
-        "ctl": cq.ctl, "drained": cq.ctl_done, "bell": cq.doorbell, "eqbell": eq.doorbell, "refusal": cq.refusal, "ready": cq.ready, "causes": eq.causes,
+        "ctl": cq.ctl, "drained": cq.ctl_done, "bell": cq.doorbell, "eqbell": eq.doorbell, "refusal": cq.refusal, "fatal": cq.fatal, "ready": cq.ready, "causes": eq.causes,
         "cw_wcmd": cq.wcmd, "cw_wdata": cq.wdata, "cw_wack": cq.wack, "ew_wcmd": eq.wcmd, "ew_wdata": eq.wdata, "ew_wack": eq.wack}, name="cq")
 
 
@@ -41,7 +41,7 @@ class Bench:
         self.sim = sim = Sim(so, seed=seed)
         self.cqe = [sim.source(f"cqe{i}") for i in range(3)]
         self.cqwrite, self.eqwrite, self.bell, self.eqbell = (sim.source(n) for n in ("cqwrite", "eqwrite", "bell", "eqbell"))
-        self.event, self.refusal = sim.source("event"), sim.sink("refusal")
+        self.event, self.refusal, self.fatal = sim.source("event"), sim.sink("refusal"), sim.sink("fatal")
         self.memory = sim.memory("cw", "ew", fill=0, **(memory or IDEAL))
         sim.reset()
         sim.wait("ready", 1)
@@ -100,6 +100,28 @@ def test_order_and_wrap(so, memory):
         mine = [{k: e[k] for k in sent[port][0]} for e in got if e["wr_id"] & 0xff == port]
         assert mine == sent[port]
     assert not len(bench.refusal)
+
+
+@pytest.mark.parametrize("why", ["full", "no such queue", "refused write"])
+def test_a_lost_completion_fails_its_qp(so, why):
+    """Each QP that lost one is reported, once until the report is taken; those that lost nothing are not."""
+    bench = Bench(so)
+    bench.fatal.set(stall=1.0)
+    if why == "refused write":
+        bench.memory.fail(CQ_ADDR + 2*32, CQ_ADDR + 8*32, 2)
+    good = 2 if why == "refused write" else 8 if why == "full" else 0
+    for i in range(good + 6):
+        bench.post(i % 3 if i >= good else 0, i, cqn=9 if why == "no such queue" else 3, qpn=0x300 + (i if i < good else 40 + i % 3))
+        bench.sim.step(30)
+    bench.sim.step(200)
+    bench.fatal.set()
+    bench.sim.step(60)
+    records = bench.fatal.recv_all()
+    lost    = [r.queue for r in records]
+    assert sorted(lost) == [40, 41, 42] and all((r.type, r.info) == (abi.EVENT_QP_FATAL, ERRORS["CQ_OVERFLOW"].index) for r in records)
+    bench.post(0, 99, cqn=9, qpn=0x300 + 41)
+    bench.sim.step(60)
+    assert [r.queue for r in bench.fatal.recv_all()] == [41]
 
 
 def test_overflow(so):

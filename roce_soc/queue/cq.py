@@ -12,10 +12,11 @@ from litex.soc.interconnect import stream
 
 from roce_soc import abi
 from roce_soc.common import (
-    DATA_BYTES, QPI_WIDTH, TARGET_WIDTH, cqe_description, ctl_description, doorbell_description, event_description,
+    DATA_BYTES, DEFAULT_QPS, QPI_WIDTH, TARGET_WIDTH, cqe_description, ctl_description, doorbell_description, event_description,
     memory_command_description, memory_wack_description, memory_wdata_description, refusal_description,
     ring_write_description)
 from roce_soc.errors import ERRORS
+from roce_soc.transport.requester_rows import KickQueue
 
 OP_WRITE, OP_CONSUMER, OP_ARM, OP_CQE, OP_MARK = range(5)
 WRITES_OUTSTANDING = 16
@@ -45,8 +46,8 @@ class CompletionQueues(LiteXModule):
 
     Parameters
     ----------
-    n_cqs : int
-        Queues, a power of two from 2 to 4096.
+    n_cqs, n_qps : int
+        Queues, a power of two from 2 to 4096; QPs.
 
     Endpoints
     ---------
@@ -62,16 +63,19 @@ class CompletionQueues(LiteXModule):
         One 32-byte write a CQE.
     event : event_description(), out
         EVENT_COMPLETION of an armed queue, EVENT_CQ_ERR on overflow or when a CQE could not be written.
+    fatal : event_description(), out
+        QPs of which a completion was lost, each once until taken, for the command port.
     refusal : refusal_description(), out
         CQ_OVERFLOW, DOORBELL.
 
     Latency: 4 clocks from a completion to its write command; one completion a clock, three on one queue.
-    Errors : overflow is judged against the consumer index: the CQE is not written, CQ_ERR is raised once.
+    Errors : overflow is judged against the consumer index: the CQE is not written, CQ_ERR is raised once, its QP fails.
     """
-    def __init__(self, n_cqs):
+    def __init__(self, n_cqs, n_qps=DEFAULT_QPS):
         if n_cqs < 2 or n_cqs > 4096 or n_cqs & (n_cqs - 1):
             raise ValueError(f"n_cqs must be a power of two from 2 to 4096, not {n_cqs!r}")
         self.n_cqs    = n_cqs
+        self.n_qps    = n_qps
         self.sinks    = []
         self.write    = stream.Endpoint(ring_write_description())
         self.doorbell = stream.Endpoint(doorbell_description())
@@ -79,6 +83,7 @@ class CompletionQueues(LiteXModule):
         self.wdata    = stream.Endpoint(memory_wdata_description())
         self.wack     = stream.Endpoint(memory_wack_description())
         self.event    = stream.Endpoint(event_description())
+        self.fatal    = stream.Endpoint(event_description())
         self.refusal  = stream.Endpoint(refusal_description())
         self.ctl      = stream.Endpoint(ctl_description())
         self.ctl_done = Signal()
@@ -103,7 +108,17 @@ class CompletionQueues(LiteXModule):
         self.specials += rows, rd, wr
         walker = Signal(bits + 1)
         self.sync += If(~self.ready, walker.eq(walker + 1))
-        self.comb += self.ready.eq(walker[-1])
+        # A QP that lost a completion has work whose end its user never hears of.
+        self.losers = losers = KickQueue(self.n_qps, 1)
+        self.comb += [
+            self.ready.eq(walker[-1] & losers.ready),
+            self.fatal.valid.eq(losers.source.valid),
+            self.fatal.first.eq(1), self.fatal.last.eq(1),
+            self.fatal.type.eq(abi.EVENT_QP_FATAL),
+            self.fatal.queue.eq(losers.source.qpi),
+            self.fatal.info.eq(ERRORS["CQ_OVERFLOW"].index),
+            losers.source.ready.eq(self.fatal.ready),
+        ]
 
         # Stage A: geometry first, then doorbells, then completions round robin.
         op_layout = [("kind", 3), ("cqn", bits), ("known", 1), ("page", 8), ("index", 16),
@@ -234,7 +249,11 @@ class CompletionQueues(LiteXModule):
                 })
             )
         ]
-        self.comb += [self.refusal.first.eq(1), self.refusal.last.eq(1)]
+        self.comb += [
+            self.refusal.first.eq(1), self.refusal.last.eq(1),
+            losers.urgent.valid.eq(lost),
+            losers.urgent.qpi.eq(cqe.qpn),
+        ]
         self.sync += [
             self.refusal.valid.eq(bad_bell | lost),
             self.refusal.row.eq(Mux(lost, ERRORS["CQ_OVERFLOW"].index, ERRORS["DOORBELL"].index)),
@@ -263,7 +282,7 @@ class CompletionQueues(LiteXModule):
     def _do_write(self, out, bits):
         """Issues each write as command and beat together; the event follows the acknowledge."""
         self.acks = acks = stream.SyncFIFO(
-            [("write", 1), ("mark", 1), ("fire", 1), ("type", 8), ("cqn", bits)], WRITES_OUTSTANDING)
+            [("write", 1), ("mark", 1), ("fire", 1), ("type", 8), ("cqn", bits), ("qpi", log2_int(self.n_qps))], WRITES_OUTSTANDING)
         # Events wait here so that acknowledges are always taken.
         self.events = events = stream.SyncFIFO(event_description(), 2*WRITES_OUTSTANDING)
         cmd_done, data_done = Signal(), Signal()
@@ -291,6 +310,7 @@ class CompletionQueues(LiteXModule):
             item.ready.eq(take),
             acks.sink.valid.eq(take),
             [getattr(acks.sink, n).eq(getattr(item, n)) for n in ("write", "mark", "fire", "type", "cqn")],
+            acks.sink.qpi.eq(item.cqe[8*abi.field(abi.CQE, "qpn").byte:]),
         ]
         self.sync += If(take,
             cmd_done.eq(0), data_done.eq(0), tag.eq(tag + item.write),
@@ -300,10 +320,13 @@ class CompletionQueues(LiteXModule):
         # Acknowledges wait while what is no write, an event or a mark, leaves between two writes.
         self.wacks = wacks = stream.SyncFIFO(memory_wack_description(), WRITES_OUTSTANDING)
         failed, pop = Signal(), Signal()
+        loser = self.losers.kicks[0]
         self.comb += [
             self.wack.connect(wacks.sink),
-            pop.eq(acks.source.valid & (~acks.source.write | wacks.source.valid)),
-            wacks.source.ready.eq(acks.source.valid & acks.source.write),
+            pop.eq(acks.source.valid & (~acks.source.write | wacks.source.valid) & (~failed | loser.ready)),
+            loser.valid.eq(acks.source.valid & wacks.source.valid & failed),
+            loser.qpi.eq(acks.source.qpi),
+            wacks.source.ready.eq(pop & acks.source.write),
             acks.source.ready.eq(pop),
             self.ctl_done.eq(pop & acks.source.mark),
             failed.eq(acks.source.write & (wacks.source.err != 0)),
