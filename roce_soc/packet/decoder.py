@@ -134,6 +134,8 @@ class RoCEDecoder(LiteXModule):
             [getattr(q1_ip, n).eq(getattr(header, n)) for n, _ in l4_layout],
             response.eq(0),
             cnp.eq(0),
+            # An unknown opcode has no headers, whatever the frame before it had.
+            headers.eq(opcodes.BTH_BYTES),
             [s.eq(0) for s in selects.values()],
             Case(opcode, by_opcode),
         ]
