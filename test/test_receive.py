@@ -208,6 +208,19 @@ def test_refused(so, row):
     assert bench.sim.peek("chunks_free") == 64
 
 
+@pytest.mark.parametrize("row", sorted(BAD))
+def test_nothing_stays_of_the_frame_before(so, row):
+    """A short frame breaks the same rule behind every opcode, whose headers may be longer than all of it."""
+    bench  = Bench(so)
+    before = [o.value for o in opcodes.OPCODES.values() if o.transport == "RC"]
+    for opcode in before:
+        bench.rx.send(packet(opcode).build(pad_frame=True))
+        bench.rx.send(BAD[row](packet(opcodes.RC_SEND_ONLY, payload=b"abcd")).build(pad_frame=True))
+    bench.sim.drain(bench.rx)
+    bench.sim.step(100)
+    assert [r.row for r in bench.refusal.recv_all() if r.row != ERRORS["UDP_LENGTH"].index or row == "UDP_LENGTH"] == [ERRORS[row].index]*len(before)
+
+
 @pytest.mark.parametrize("own,got,passes", [(0x7fff, 0xffff, True),
     (0xffff, 0x7fff, True), (0x7fff, 0x7fff, False), (0xffff, 0x7ffe, False)])
 def test_partition_membership(so, own, got, passes):
