@@ -88,7 +88,8 @@ _ROWS = (
     _receive(16, "ADDRESS",         "RC, UC: source or destination IP address not that of the QP", "9.6.1.2, A17"),
     _receive(17, "GID",             "destination IP address not in the GID table (UD, multicast)", "9.6.1.2"),
     _receive(18, "QKEY",            "UD: Q_Key of the DETH not that of the QP", "9.6.1.4"),
-    _receive(19, "BUFFER_FULL",     "no packet-buffer slot free, or too many packets wait for receive work requests: the whole frame is dropped", "802.1Qbb 36"),
+    _receive(19, "BUFFER_FULL",     "no packet-buffer slot free, or too many packets wait for receive work requests: "
+             "the whole frame is dropped", "802.1Qbb 36"),
     _receive(20, "CNP_IGNORED",     "CNP while congestion control is off or for a QP without it", "A17"),
     # Responder: sequence.
     _row(21, "PSN_SEQUENCE", "RESPONDER", "PSN beyond the expected one: first of a gap, NAK carries the expected PSN",

@@ -73,7 +73,8 @@ class Pair:
         """Runs until `condition()` holds."""
         end = self.cycles() + max_cycles
         while not condition():
-            assert self.cycles() < end, f"not reached in {max_cycles} clocks{''.join(b.sim.state() for b in self.benches)}"
+            states = "".join(bench.sim.state() for bench in self.benches) if self.cycles() >= end else None
+            assert states is None, f"not reached in {max_cycles} clocks{states}"
             self.step(every)
 
     def check_idle(self):

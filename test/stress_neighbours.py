@@ -66,14 +66,16 @@ class Field:
             for side in range(2):
                 self.post(ends, side, self.count)
         for kind, ends in self.bad.items():
-            self.post(ends, 0, self.count, work=("WRITE", "SEND", "READ") if kind in ("dead", "rewind") else ("SEND",), receives=kind != "rnr")
+            work = WORK if kind in ("dead", "rewind") else ("SEND",)
+            self.post(ends, 0, self.count, work=work, receives=kind != "rnr")
             if kind == "slow":
                 self.slow_ring(ends[1].qp)
 
     def connect(self, kind):
-        own = dict(sq_log2=self.log2, rq_log2=self.log2, cq_log2=self.log2 + 2, pmtu=self.rng.choice((3, 5, 5)) if max(self.mix) > 1024 else 3, timeout=13,
+        pmtu = self.rng.choice((3, 5, 5)) if max(self.mix) > 1024 else 3
+        own = dict(sq_log2=self.log2, rq_log2=self.log2, cq_log2=self.log2 + 2, pmtu=pmtu, timeout=13,
             max_rd_atomic=16, max_dest_rd_atomic=16, sq_psn=self.rng.getrandbits(24), rq_psn=self.rng.getrandbits(24))
-        own |= {"rnr": dict(min_rnr_timer=5), "dead": dict(timeout=8), "slow": dict(timeout=13), "rewind": dict(timeout=10)}.get(kind, {})
+        own |= {"rnr": dict(min_rnr_timer=5), "dead": dict(timeout=8), "rewind": dict(timeout=10)}.get(kind, {})
         psns = own.pop("sq_psn"), own.pop("rq_psn")
         ends = []
         a, b = self.pair.connect(**own, sq_psn=psns[0], rq_psn=psns[0])
@@ -90,8 +92,8 @@ class Field:
         engine.memory.write(qp.rq.addr, ring, target=1)
         engine.memory.slow(qp.rq.addr, qp.rq.addr + len(ring), (1000, 3000), target=1, kinds=READS)
         engine.memory.set(reorder=1.0)
-        engine.roce.command(abi.CMD_WRITE_RQ, abi.pack_args(abi.RQ_ARGS, index=qp.attributes["rq_index"], valid=1, log2=qp.rq.log2, page=qp.page,
-            addr=qp.rq.addr, target=1))
+        engine.roce.command(abi.CMD_WRITE_RQ, abi.pack_args(abi.RQ_ARGS, index=qp.attributes["rq_index"], valid=1,
+            log2=qp.rq.log2, page=qp.page, addr=qp.rq.addr, target=1))
 
     # Work -----------------------------------------------------------------------------------------
 
@@ -114,11 +116,13 @@ class Field:
             local, remote = (place, VA + source) if operation == "READ" else (VA + source, place)
             if operation == "SEND" and receives:
                 peer.qp.rq.reserve(1, "receive queue")
-                wqe = abi.pack(abi.RECV_WQE, abi.RECV_WQE_BYTES, wr_id=n, num_sge=1, va=place, length=max(length, 1), lkey=far.lkey)
+                wqe = abi.pack(abi.RECV_WQE, abi.RECV_WQE_BYTES, wr_id=n, num_sge=1, va=place, length=max(length, 1),
+                    lkey=far.lkey)
                 peer.qp.roce.bus.write_memory(peer.qp.rq.slot_addr(peer.qp.rq.producer), wqe)
                 peer.qp.rq.producer += 1
                 peer.received += 1
-            mine.qp.post_send(CODES[operation], mr, va=local, length=length, remote_va=remote, rkey=far.rkey, wr_id=n, ring=False)
+            mine.qp.post_send(CODES[operation], mr, va=local, length=length, remote_va=remote, rkey=far.rkey, wr_id=n,
+                ring=False)
             mine.sent.append(n)
             if self.kinds[ends[0].qp.qpn] == "good":
                 self.moves.append((into, place, source, length))
@@ -129,7 +133,8 @@ class Field:
         for ends in everyone:
             for end in ends:
                 if end.qp.rq.producer:
-                    end.qp.roce.bus.doorbell(end.qp.page, abi.DOORBELL_RQ, end.qp.attributes["rq_index"], end.qp.rq.producer)
+                    number = end.qp.attributes["rq_index"]
+                    end.qp.roce.bus.doorbell(end.qp.page, abi.DOORBELL_RQ, number, end.qp.rq.producer)
         for ends in everyone:
             for end in ends:
                 if end.sent:
@@ -174,12 +179,14 @@ class Field:
                         done[id(end)][1] += 1
                     else:
                         done[id(end)][0].append(entry["wr_id"])
-            return all(len(sent) == len(end.sent) and received == end.received for end, (sent, received) in zip(ends, done.values()))
+            return all(len(sent) == len(end.sent) and received == end.received
+                for end, (sent, received) in zip(ends, done.values()))
         self.pair.run(over, max_cycles=max_cycles, every=4096)
         assert all(done[id(end)][0] == end.sent for end in ends), "completions out of order"
         for into, place, source, length in self.moves:
             got = self.pair.engines[into].read_memory(place, length + 32)
-            assert got == self.data[1 - into][source:source + length] + bytes(32), f"bytes of {length} at {place:#x} differ"
+            want = self.data[1 - into][source:source + length] + bytes(32)
+            assert got == want, f"bytes of {length} at {place:#x} differ"
 
 # Floods -------------------------------------------------------------------------------------------
 
@@ -220,7 +227,7 @@ FOREIGN = {
 
 
 class Flood(Field):
-    """Between the good pairs' frames small foreign and malformed ones, as close as an engine takes frames: one in two clocks.
+    """Between the good pairs' frames small foreign and malformed ones, as close as an engine takes them.
 
     Both engines get them. Each must be counted once by its own row, or come out of the slow path whole.
     """
@@ -237,9 +244,10 @@ class Flood(Field):
         for row, fields, change in FOREIGN.values():
             for ends in self.rng.sample(self.pairs, 4):
                 qp     = ends[side].qp
-                values = dict(opcode=op.RC_WRITE_ONLY, dest_qpn=qp.qpn, psn=self.rng.getrandbits(24), va=VA, rkey=self.pair.mrs[side].rkey, dma_length=4,
-                    payload=bytes(4), dst_mac=MACS[side].to_bytes(6, "big"), src_mac=MACS[1 - side].to_bytes(6, "big"), src_ip=IPS[1 - side].to_bytes(4, "big"),
-                    dst_ip=IPS[side].to_bytes(4, "big"), ackreq=1)
+                values = dict(opcode=op.RC_WRITE_ONLY, dest_qpn=qp.qpn, psn=self.rng.getrandbits(24), ackreq=1, va=VA,
+                    rkey=self.pair.mrs[side].rkey, dma_length=4, payload=bytes(4),
+                    dst_mac=MACS[side].to_bytes(6, "big"), src_mac=MACS[1 - side].to_bytes(6, "big"),
+                    dst_ip=IPS[side].to_bytes(4, "big"), src_ip=IPS[1 - side].to_bytes(4, "big"))
                 frame = Packet(**(values | fields)).build(pad_frame=True)
                 frame = change(frame) if change else frame
                 out.append((row, frame + bytes(max(0, 60 - len(frame)))))
@@ -270,7 +278,7 @@ class Flood(Field):
 # Transmit wires that stand still ------------------------------------------------------------------
 
 def blocked(seed):
-    """Both wires stand still at once, for long and again and again, with READ replies, acknowledges and requests to send."""
+    """Both wires stand still at once, long and often, with READ replies, acknowledges and requests to send."""
     rng   = random.Random(seed)
     field = Field(seed, rng.choice(("mixed", "small", "large")))
     tx    = [engine.tx for engine in field.pair.engines]
@@ -321,8 +329,9 @@ def beside(seed, mix, kinds):
     # None of the bad ones gets more than two good ones have.
     assert bad <= 2*len(kinds)*base/GOOD, f"{kinds} take {bad:.1f} of {base:.1f} bytes a clock"
     share = sum(good)/(base - bad)
-    assert share >= KEEP, f"beside {kinds} the good pairs move {sum(good):.1f} bytes a clock, alone {base:.1f}; the bad ones took {bad:.1f}"
-    assert min(good) >= min(rates.values())/2, f"beside {kinds} one good pair moves {min(good):.2f} bytes a clock, alone at least {min(rates.values()):.2f}"
+    least = min(rates.values())
+    assert share >= KEEP, f"beside {kinds} the good move {sum(good):.1f} B a clock, alone {base:.1f}, the bad {bad:.1f}"
+    assert min(good) >= least/2, f"beside {kinds} a good pair moves {min(good):.2f} bytes a clock, alone {least:.2f}"
     for kind in kinds:
         assert field.seen[kind, 0] >= 5, f"{kind} sent next to nothing"
     field.finish()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Counters, rings and PSNs at their ends: PSNs wrap under loss, rings fill, empty and wrap, queues overflow, windows close."""
+"""Counters, rings, PSNs at their ends: PSNs wrap under loss, rings fill and wrap, queues overflow, windows close."""
 import random
 
 from roce_soc import abi, verbs
@@ -35,10 +35,11 @@ class Thin(ModelBench):
 
 
 def psn_wrap(seed):
-    """Messages of every operation across the end of the PSNs, both ways; requests, answers and NAKs next to it get lost."""
+    """Every operation across the end of the PSNs, both ways; requests, answers and NAKs next to it get lost."""
     rng   = random.Random(seed)
     bench = Thin(seed, qps=4, pmtu=1, timeout=9, min_rnr_timer=3, vary=lambda n: dict(
-        sq_psn=-rng.randrange(1, 50) & op.PSN_MASK, rq_psn=-rng.randrange(1, 50) & op.PSN_MASK, max_rd_atomic=rng.choice((1, 4, 16)), max_dest_rd_atomic=16))
+        sq_psn=-rng.randrange(1, 50) & op.PSN_MASK, rq_psn=-rng.randrange(1, 50) & op.PSN_MASK,
+        max_rd_atomic=rng.choice((1, 4, 16)), max_dest_rd_atomic=16))
     Traffic(bench, rng, 8, (0, 256, 256*9, 256*30 + 1, 5000), late=rng.choice((0, 2000))).run()
     seen = {(way, frame[QPN], int.from_bytes(frame[PSN], "big") >> 23) for way, frame in bench.wire}
     assert len(seen) == 2*len(bench.pairs)*2, "not every PSN has wrapped"
@@ -49,8 +50,9 @@ def psn_wrap(seed):
 def half_circle(psn):
     """Half a circle behind is a duplicate or a ghost, half a circle ahead a gap or beyond what was sent."""
     hand = Hand([64]*4, rq_psn=psn)
-    for name, distance, length in (("SEND_ONLY", -HALF, 8), ("READ_REQUEST", -HALF, 0), ("SEND_ONLY", HALF - 1, 8), ("SEND_ONLY", 0, 8)):
-        hand.send(hand.packet(name, distance, BYTES[:length], **dict(dma_length=8) if name == "READ_REQUEST" else {}))
+    for name, distance in (("SEND", -HALF), ("READ", -HALF), ("SEND", HALF - 1), ("SEND", 0)):
+        hand.send(hand.packet("READ_REQUEST", distance, dma_length=8) if name == "READ" else
+            hand.packet("SEND_ONLY", distance, BYTES[:8]))
     got = hand.answers()
     assert got == [("ACK", -1, 0), ("NAK_60", 0, 0), ("ACK", 0, 1)], got
     assert [hand.count(row) for row in ("PSN_DUPLICATE", "DUPLICATE_DROPPED", "PSN_SEQUENCE")] == [2, 1, 1]
@@ -71,12 +73,14 @@ class Loop:
         self.rng    = random.Random(seed)
         self.bench  = Bench(seed=seed, tick_cycles=1)
         self.engine = self.bench.engines[0]
-        self.a, self.b = connect_inside(self.engine, sq_log2=sq_log2, rq_log2=rq_log2, cq_log2=cq_log2, min_rnr_timer=1, timeout=13)
+        self.a, self.b = connect_inside(self.engine, sq_log2=sq_log2, rq_log2=rq_log2, cq_log2=cq_log2,
+            min_rnr_timer=1, timeout=13)
         self.sq, self.rq = self.a.sq, self.b.rq
         self.sent, self.received = 0, 0
-        for ring, pack in ((self.sq, lambda n: abi.pack(abi.SEND_WQE, 64, opcode=verbs.WR_SEND, flags=verbs.SEND_SIGNALED, wr_id=n)),
-                           (self.rq, lambda n: abi.pack(abi.RECV_WQE, 64, wr_id=n))):
-            self.engine.write_memory(ring.addr, b"".join(pack(n) for n in range(1 << ring.log2)))
+        send = dict(opcode=verbs.WR_SEND, flags=verbs.SEND_SIGNALED)
+        for ring, layout, fields in ((self.sq, abi.SEND_WQE, send), (self.rq, abi.RECV_WQE, {})):
+            slots = (abi.pack(layout, 64, wr_id=n, **fields) for n in range(1 << ring.log2))
+            self.engine.write_memory(ring.addr, b"".join(slots))
 
     def free(self, ring, cq):
         """Slots to be posted: free in the ring, and with a place for their completion."""
@@ -92,11 +96,14 @@ class Loop:
 
     def poll(self):
         """Completions are those of the slots in order."""
+        def check(entry, number, ring, opcode):
+            got = entry["status"], entry["wr_id"], entry["opcode"]
+            assert got == (0, number % (1 << ring.log2), opcode), (number, entry)
         for entry in self.a.send_cq.poll():
-            assert (entry["status"], entry["wr_id"], entry["opcode"]) == (0, self.sent % (1 << self.sq.log2), 0), (self.sent, entry)
+            check(entry, self.sent, self.sq, 0)
             self.sent += 1
         for entry in self.b.recv_cq.poll():
-            assert (entry["status"], entry["wr_id"], entry["opcode"]) == (0, self.received % (1 << self.rq.log2), 0x80), (self.received, entry)
+            check(entry, self.received, self.rq, 0x80)
             self.received += 1
 
     def drain(self):
@@ -109,8 +116,9 @@ class Loop:
     def beyond(self):
         """Doorbells one slot beyond what each ring can hold are refused; called when all is done."""
         before = self.engine.counter(ERRORS["DOORBELL"].index)
-        self.engine.doorbell(self.a.page, abi.DOORBELL_SQ, self.a.index, (self.sq.producer + (1 << self.sq.log2) + 1) & 0xffff)
-        self.engine.doorbell(self.b.page, abi.DOORBELL_RQ, self.b.attributes["rq_index"], (self.rq.consumer + (1 << self.rq.log2) + 1) & 0xffff)
+        send, receive = self.sq.producer + (1 << self.sq.log2) + 1, self.rq.consumer + (1 << self.rq.log2) + 1
+        self.engine.doorbell(self.a.page, abi.DOORBELL_SQ, self.a.index, send & 0xffff)
+        self.engine.doorbell(self.b.page, abi.DOORBELL_RQ, self.b.attributes["rq_index"], receive & 0xffff)
         for cq in (self.a.send_cq, self.b.recv_cq):
             self.engine.doorbell(cq.page, abi.DOORBELL_CQ, cq.index, (cq.consumer + 1) & 0xffff)
         self.bench.step(200)
@@ -154,12 +162,14 @@ class Events:
     def __init__(self, engine, log2):
         self.engine, self.log2, self.consumer = engine, log2, 0
         self.addr = engine.roce.allocate(abi.EQE_BYTES << log2, "event queue")
-        engine.roce.command(abi.CMD_WRITE_EQ, abi.pack_args(abi.EQ_ARGS, index=0, valid=1, log2=log2, page=0, addr=self.addr))
+        ring = abi.pack_args(abi.EQ_ARGS, index=0, valid=1, log2=log2, page=0, addr=self.addr)
+        engine.roce.command(abi.CMD_WRITE_EQ, ring)
 
     def poll(self, ring=True):
         out = []
         while True:
-            entry = abi.unpack(abi.EQE, self.engine.read_memory(self.addr + abi.EQE_BYTES*(self.consumer % (1 << self.log2)), abi.EQE_BYTES))
+            addr  = self.addr + abi.EQE_BYTES*(self.consumer % (1 << self.log2))
+            entry = abi.unpack(abi.EQE, self.engine.read_memory(addr, abi.EQE_BYTES))
             if entry["phase"] == (self.consumer >> self.log2) & 1 or len(out) == 1 << self.log2:
                 break
             out.append((entry["type"], entry["queue"], entry["info"]))
@@ -170,7 +180,7 @@ class Events:
 
 
 def cq_overflow(seed):
-    """A full queue takes nothing more: one event, the QPs that lost a completion fail, entries stay; neighbours work on."""
+    """A full queue takes nothing more: one event, the QPs that lost a completion fail, entries stay."""
     rng    = random.Random(seed)
     log2   = rng.choice((1, 3, 5))
     loop   = Loop(seed, cq_log2=log2)
@@ -185,7 +195,8 @@ def cq_overflow(seed):
     loop.send(size)
     loop.bench.step(600 + 60*size)
     assert not events.poll() and loop.a.query()["state"] == loop.b.query()["state"] == abi.QP_RTS
-    images = [loop.engine.read_memory(cq.addr, 32 << log2) for cq in (loop.a.send_cq, loop.b.recv_cq)]
+    cqs    = (loop.a.send_cq, loop.b.recv_cq)
+    images = [loop.engine.read_memory(cq.addr, 32 << log2) for cq in cqs]
     loop.receive(1)
     loop.send(1)
     loop.bench.run(lambda: loop.a.query()["state"] == loop.b.query()["state"] == abi.QP_ERR, max_cycles=20_000)
@@ -194,7 +205,7 @@ def cq_overflow(seed):
     full = {(abi.EVENT_CQ_ERR, cq.index, 0) for cq in (loop.a.send_cq, loop.b.recv_cq)}
     dead = {(abi.EVENT_QP_FATAL, qp.index, ERRORS["CQ_OVERFLOW"].index) for qp in (loop.a, loop.b)}
     assert set(got) == full | dead and len(got) == 4, got
-    assert images == [loop.engine.read_memory(cq.addr, 32 << log2) for cq in (loop.a.send_cq, loop.b.recv_cq)], "an entry was overwritten"
+    assert images == [loop.engine.read_memory(cq.addr, 32 << log2) for cq in cqs], "an entry was overwritten"
     assert loop.engine.counter(ERRORS["CQ_OVERFLOW"].index) >= 2
     loop.poll()
     assert (loop.sent, loop.received) == (first + size, first + size)
@@ -231,7 +242,8 @@ def eq_full(seed):
     image = loop.engine.read_memory(events.addr, 16 << log2)
     assert loop.engine.read_register("ev_pending") == 1
     event(rng.randrange(1, 4))
-    assert loop.engine.read_register("ev_pending") == 1 | 1 << OVERFLOW and loop.engine.read_memory(events.addr, 16 << log2) == image
+    assert loop.engine.read_register("ev_pending") == 1 | 1 << OVERFLOW
+    assert loop.engine.read_memory(events.addr, 16 << log2) == image, "an entry was overwritten"
     assert len(events.poll()) == 1 << log2
     event(1)
     assert events.poll() == [(abi.EVENT_COMPLETION, cq.index, 0)]
@@ -251,7 +263,8 @@ def refusal_ring(seed):
     assert (read("monitor_lines"), read("monitor_lines_lost")) == (count, 0)
     for n in range(count - 64, count):
         hand.engine.write_register("monitor_line_select", n % 64)
-        assert read("monitor_line_psn") == (hand.base + psns[n]) & op.PSN_MASK and read("monitor_line_row") & 0xff == ERRORS["TVER"].index
+        line = read("monitor_line_psn"), read("monitor_line_row") & 0xff
+        assert line == ((hand.base + psns[n]) & op.PSN_MASK, ERRORS["TVER"].index)
     return hand.bench.bench.sim.cycles()
 
 
@@ -298,7 +311,7 @@ def window(seed):
 
 
 def longest():
-    """2^31 bytes are asked for and accepted, READs in requests of 2^29 and not beyond the window; a byte more is refused."""
+    """2^31 bytes are asked for and accepted, READs in requests of 2^29 inside the window; a byte more is refused."""
     far = 0x7fff_f000
 
     def asker(code, length, **attributes):
@@ -328,5 +341,6 @@ def run(seed):
     """One play."""
     rng   = random.Random(seed)
     plays = (psn_wrap, psn_wrap, rings, rings, cq_overflow, eq_full, refusal_ring, window,
-             lambda n: half_circle(rng.choice((*ENDS, rng.getrandbits(24)))), lambda n: reads_accepted(rng.choice((1, 2, 15, 16))), lambda n: longest())
+             lambda n: half_circle(rng.choice((*ENDS, rng.getrandbits(24)))),
+             lambda n: reads_accepted(rng.choice((1, 2, 15, 16))), lambda n: longest())
     return rng.choice(plays)(seed)

@@ -31,7 +31,8 @@ def so():
     cq, eq = top.cq, top.eq
     return build(top, {
         **{f"cqe{i}": port for i, port in enumerate(top.ports)}, "event": top.other, "cqwrite": cq.write, "eqwrite": eq.write,
-        "ctl": cq.ctl, "drained": cq.ctl_done, "bell": cq.doorbell, "eqbell": eq.doorbell, "refusal": cq.refusal, "fatal": cq.fatal, "ready": cq.ready, "causes": eq.causes,
+        "ctl": cq.ctl, "drained": cq.ctl_done, "bell": cq.doorbell, "eqbell": eq.doorbell, "refusal": cq.refusal,
+        "fatal": cq.fatal, "ready": cq.ready, "causes": eq.causes,
         "cw_wcmd": cq.wcmd, "cw_wdata": cq.wdata, "cw_wack": cq.wack, "ew_wcmd": eq.wcmd, "ew_wdata": eq.wdata, "ew_wack": eq.wack}, name="cq")
 
 
@@ -111,14 +112,16 @@ def test_a_lost_completion_fails_its_qp(so, why):
         bench.memory.fail(CQ_ADDR + 2*32, CQ_ADDR + 8*32, 2)
     good = 2 if why == "refused write" else 8 if why == "full" else 0
     for i in range(good + 6):
-        bench.post(i % 3 if i >= good else 0, i, cqn=9 if why == "no such queue" else 3, qpn=0x300 + (i if i < good else 40 + i % 3))
+        qpi = i if i < good else 40 + i % 3
+        bench.post(i % 3 if i >= good else 0, i, cqn=9 if why == "no such queue" else 3, qpn=0x300 + qpi)
         bench.sim.step(30)
     bench.sim.step(200)
     bench.fatal.set()
     bench.sim.step(60)
     records = bench.fatal.recv_all()
     lost    = [r.queue for r in records]
-    assert sorted(lost) == [40, 41, 42] and all((r.type, r.info) == (abi.EVENT_QP_FATAL, ERRORS["CQ_OVERFLOW"].index) for r in records)
+    assert sorted(lost) == [40, 41, 42]
+    assert {(r.type, r.info) for r in records} == {(abi.EVENT_QP_FATAL, ERRORS["CQ_OVERFLOW"].index)}
     bench.post(0, 99, cqn=9, qpn=0x300 + 41)
     bench.sim.step(60)
     assert [r.queue for r in bench.fatal.recv_all()] == [41]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""60 queue pairs beside bad ones, in floods of foreign frames, and with both wires standing still; short plays of stress_neighbours."""
+"""60 queue pairs beside bad ones, in floods of foreign frames, with both wires standing still: short plays."""
 import pytest
 
 from test import stress_neighbours
@@ -7,7 +7,7 @@ from test import stress_neighbours
 
 @pytest.mark.parametrize("mix", stress_neighbours.MIXES)
 def test_bad_neighbours(mix, seed):
-    """No receive, a dead peer, a receive ring in slow memory, a peer that asks again and again, all at once: the others keep their rate."""
+    """No receive, a dead peer, a slow receive ring, a peer that asks again, all at once: the others keep their rate."""
     stress_neighbours.beside(seed, mix, stress_neighbours.BAD)
 
 
@@ -18,7 +18,7 @@ def test_bad_neighbour(kind, pytestconfig):
 
 
 def test_flood(seed):
-    """Small foreign and malformed frames one in two clocks: each counted or out of the slow path whole, nothing else lost."""
+    """Small foreign and malformed frames, one in two clocks: each counted or handed out whole, nothing else lost."""
     stress_neighbours.flooded(seed)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""PSNs, ring indices, phases and logs across their ends, queues full and empty, windows and lengths at their limits; plays of stress_wraps."""
+"""PSNs, ring indices, phases, logs across their ends; queues full and empty; windows and lengths at their limits."""
 import pytest
 
 from test import stress_huge
@@ -66,5 +66,5 @@ def test_longest_message():
 
 @pytest.mark.parametrize("operation", ["WRITE", "READ"])
 def test_across_4_gib(operation, seed):
-    """What stress_huge does with 2^31 bytes, with a few hundred thousand: every byte once, in order, across addresses of 2^32."""
+    """What stress_huge does with 2^31 bytes, with 300001: every byte once, in order, across addresses of 2^32."""
     stress_huge.move(operation, 300_001, seed=seed % 1000)

@@ -12,8 +12,8 @@ from litex.soc.interconnect import stream
 
 from roce_soc import abi
 from roce_soc.common import (
-    DATA_BYTES, DEFAULT_QPS, QPI_WIDTH, TARGET_WIDTH, cqe_description, ctl_description, doorbell_description, event_description,
-    memory_command_description, memory_wack_description, memory_wdata_description, refusal_description,
+    DATA_BYTES, DEFAULT_QPS, QPI_WIDTH, TARGET_WIDTH, cqe_description, ctl_description, doorbell_description,
+    event_description, memory_command_description, memory_wack_description, memory_wdata_description, refusal_description,
     ring_write_description)
 from roce_soc.errors import ERRORS
 from roce_soc.transport.requester_rows import KickQueue
@@ -282,7 +282,8 @@ class CompletionQueues(LiteXModule):
     def _do_write(self, out, bits):
         """Issues each write as command and beat together; the event follows the acknowledge."""
         self.acks = acks = stream.SyncFIFO(
-            [("write", 1), ("mark", 1), ("fire", 1), ("type", 8), ("cqn", bits), ("qpi", log2_int(self.n_qps))], WRITES_OUTSTANDING)
+            [("write", 1), ("mark", 1), ("fire", 1), ("type", 8), ("cqn", bits),
+             ("qpi", log2_int(self.n_qps))], WRITES_OUTSTANDING)
         # Events wait here so that acknowledges are always taken.
         self.events = events = stream.SyncFIFO(event_description(), 2*WRITES_OUTSTANDING)
         cmd_done, data_done = Signal(), Signal()

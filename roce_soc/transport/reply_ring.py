@@ -165,7 +165,8 @@ class ReadRing(LiteXModule):
         ]
         self.sync += [
             steps[0].valid.eq(issue), steps[0].index.eq(probe),
-            [[after.valid.eq(before.valid & fsm.ongoing("SCAN")), after.index.eq(before.index)] for before, after in zip(steps, steps[1:])],
+            [[after.valid.eq(before.valid & fsm.ongoing("SCAN")), after.index.eq(before.index)]
+                for before, after in zip(steps, steps[1:])],
         ]
         self._add_match(sink, entry, match)
 

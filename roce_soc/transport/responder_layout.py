@@ -33,7 +33,8 @@ def packet_layout():
     place is left behind its QP's parked packets; `full`: no place is left for it, should it have to wait.
     """
     fields = {f[0]: f for f in rx_packet_description().payload_layout}
-    return [fields[name][:2] for name in _PACKET_FIELDS] + [("pseudo", 2), ("code", 6), ("parked", 1), ("park", 6), ("drop", 1), ("full", 1)]
+    return [fields[name][:2] for name in _PACKET_FIELDS] + [
+        ("pseudo", 2), ("code", 6), ("parked", 1), ("park", 6), ("drop", 1), ("full", 1)]
 
 def verdict_layout():
     """A checked packet on its way through key check, placement and answer, in arrival order."""

@@ -82,7 +82,8 @@ class RequestEntry(LiteXModule):
 
         self.n_qps, self.bits = n_qps, log2_int(n_qps)
         slot_bits   = log2_int(PARK_DEPTH)
-        self.lists  = StateTable([("parked", 1), ("head", slot_bits), ("tail", slot_bits), ("count", bits_for(PARK_QP))], n_qps)
+        self.lists  = StateTable(
+            [("parked", 1), ("head", slot_bits), ("tail", slot_bits), ("count", bits_for(PARK_QP))], n_qps)
         self.links  = StateTable(slot_bits, PARK_DEPTH)
         self.free   = stream.SyncFIFO([("slot", slot_bits)], PARK_DEPTH, buffered=True)
         self.tokens = stream.SyncFIFO([("qpi", QPI_WIDTH)], 2*PARK_DEPTH, buffered=True)
