@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Two compiled engines with a wire between them that the test watches, stalls, thins out and adds frames to."""
 from roce_soc import abi
-from sim.engine import IPS, MACS, WIRE_BYTES, Bench, connect
+from sim.engine import IPS, MACS, Bench, connect
+from sim.wire import WIRE_BYTES
 from test.engine_bench import ACCESS
 
 VA     = 0x1000_0000

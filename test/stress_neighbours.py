@@ -7,8 +7,9 @@ from collections import Counter
 from roce_soc import abi, verbs
 from roce_soc import opcodes as op
 from roce_soc.errors import ERRORS
-from sim.engine import IPS, MACS, WIRE_OVERHEAD
+from sim.engine import IPS, MACS
 from sim.harness.memory import READS
+from sim.wire import WIRE_OVERHEAD
 from test.engine_pair import QPN, REGION, VA, Pair
 from test.model.packet import Packet
 
