@@ -17,13 +17,13 @@ from roce_soc.transport.responder_layout import (
 PARK_DEPTH   = 64    # parked packets of all QPs.
 PARK_QP      = 32    # parked packets of a QP.
 PARK_RESERVE = 8     # places kept for packets that are in the check stage already.
-CHUNK_BYTES  = CHUNK_BEATS*DATA_BYTES
-CHUNK_SHIFT  = log2_int(CHUNK_BYTES)
+CHUNK_SHIFT  = log2_int(CHUNK_BEATS*DATA_BYTES)
+CHUNK_ROUND  = CHUNK_BEATS*DATA_BYTES - 1
 
 
 def chunks_of(packet):
     """Chunks of the packet buffer that a packet holds (expression)."""
-    return Mux(packet.has_slot, (packet.offset + packet.length + CHUNK_BYTES - 1)[CHUNK_SHIFT:], 0)
+    return Mux(packet.has_slot, (packet.offset + packet.length + CHUNK_ROUND)[CHUNK_SHIFT:], 0)
 
 
 # RequestEntry -------------------------------------------------------------------------------------
