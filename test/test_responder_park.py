@@ -7,7 +7,7 @@ from migen import *
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START
 from roce_soc.transport.responder_layout import PSEUDO_CTL, PSEUDO_NONE, PSEUDO_SILENT, packet_layout
-from roce_soc.transport.responder_park import PARK_DEPTH, RequestEntry
+from roce_soc.transport.responder_park import PARK_DEPTH, PARK_QP, RequestEntry
 from sim.harness import Sim, build
 
 N, STAGES = 16, 6
@@ -18,7 +18,7 @@ class Entry(LiteXModule):
     def __init__(self):
         self.entry   = entry = RequestEntry(N)
         self.starved = Signal(N)
-        fields       = ("qpi", "psn", "pseudo", "code", "parked")
+        fields       = ("qpi", "psn", "pseudo", "code", "parked", "drop")
         self.left    = Record([(n, w) for n, w in packet_layout() if n in fields] + [("valid", 1), ("park", 1)])
         stages = [Record(packet_layout()) for _ in range(STAGES)]
         valids = [Signal() for _ in range(STAGES)]
@@ -28,7 +28,7 @@ class Entry(LiteXModule):
         entry.connect_stages([(v, s.qpi) for v, s in zip(valids, stages)])
         last, park = stages[-1], Signal()
         self.comb += [
-            park.eq((last.pseudo == PSEUDO_NONE) & (Cat(*[self.starved[n] & (last.qpi == n) for n in range(N)]) != 0)),
+            park.eq((last.pseudo == PSEUDO_NONE) & ~last.drop & (Cat(*[self.starved[n] & (last.qpi == n) for n in range(N)]) != 0)),
             entry.result.eq(last), entry.result_valid.eq(valids[-1]), entry.result_park.eq(park),
         ]
         # Two packets of a QP may never be in the stages, but for a fresh one behind the clock that writes its row back.
@@ -58,7 +58,7 @@ class Bench:
     def __init__(self, so, seed=1, **options):
         self.sim = sim = Sim(so, seed=seed)
         self.packet, self.ctl, self.wake = (sim.source(n, **options) for n in ("packet", "ctl", "wake"))
-        self.left = []
+        self.left, self.dropped = [], []
         sim.reset()
         sim.wait("ready", 1)
         sim.poke("room", 1)
@@ -70,9 +70,11 @@ class Bench:
             sim.step()
             done = 0
             if sim.peek("left_valid"):
-                fields = {n: sim.peek(f"left_{n}") for n in ("qpi", "psn", "pseudo", "code", "park")}
+                fields = {n: sim.peek(f"left_{n}") for n in ("qpi", "psn", "pseudo", "code", "park", "drop")}
                 done   = fields["pseudo"] == PSEUDO_CTL
-                if not fields["park"]:
+                if fields["drop"]:
+                    self.dropped.append((fields["qpi"], fields["psn"]))
+                elif not fields["park"]:
                     self.left.append(fields)
             sim.poke("done", int(done))
         assert not sim.peek("twice"), "two packets of a QP in the check stage"
@@ -87,7 +89,7 @@ class Bench:
 
 
 def test_random(so, seed, rng):
-    """Packets of every QP pass once, in order, whatever parks and wakes; places come back."""
+    """Packets of every QP pass once, in order, whatever parks and wakes, or are dropped; places come back."""
     b, sent, starved = Bench(so, seed, gap=.2), {q: 0 for q in range(4)}, set()
     for _ in range(400):
         q = rng.randrange(4)
@@ -107,7 +109,8 @@ def test_random(so, seed, rng):
         for q in range(4):
             b.wake.send(qpi=q)
         b.run(1500)
-    assert {q: b.psns(q) for q in sent} == {q: list(range(n)) for q, n in sent.items()}
+    want = {q: [psn for psn in range(n) if (q, psn) not in b.dropped] for q, n in sent.items()}
+    assert {q: b.psns(q) for q in sent} == want and len(b.dropped) == len(set(b.dropped))
     assert b.sim.peek("parked") == 0
 
 
@@ -195,14 +198,16 @@ def test_no_room(so):
 
 
 def test_places_run_out(so):
-    """Packets of a starved QP beyond the places wait outside; those parked go on and make room."""
+    """What a starved QP sends beyond its places is dropped at once and holds up nobody; those parked go on, in order."""
     b = Bench(so)
     b.starve(1)
     for psn in range(PARK_DEPTH + 20):
         b.packet.send(qpi=1, psn=psn)
-    b.run(300)
-    assert b.packet.pending and PARK_DEPTH - 10 <= b.sim.peek("parked") <= PARK_DEPTH
+    b.packet.send(qpi=2, psn=0)
+    b.run(600)
+    assert not b.packet.pending and b.sim.peek("parked") == PARK_QP and b.psns(2) == [0]
+    assert b.dropped == [(1, psn) for psn in range(PARK_QP, PARK_DEPTH + 20)]
     b.starve()
     b.wake.send(qpi=1)
-    b.run(2500)
-    assert b.psns(1) == list(range(PARK_DEPTH + 20)) and b.sim.peek("parked") == 0
+    b.run(1500)
+    assert b.psns(1) == list(range(PARK_QP)) and b.sim.peek("parked") == 0

@@ -65,7 +65,7 @@ class RequestEntry(LiteXModule):
     Latency: none for a packet that need not wait. One packet a clock.
     Errors : no parking place: BUFFER_FULL (the check stage says so).
     """
-    def __init__(self, n_qps, n_chunks):
+    def __init__(self, n_qps, n_chunks=512):
         self.sink   = stream.Endpoint(rx_packet_description())
         self.ctl    = stream.Endpoint(ctl_description())
         self.ctl_done = Signal()
