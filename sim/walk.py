@@ -158,7 +158,7 @@ def _ring(sim, qp, seen):
     """Rings the doorbell and notes the clock of every pulse until the completion's write is acknowledged."""
     step, clock = sim.step, 0
 
-    def watched(cycles=1):
+    def watched(cycles=1, domain=None):
         nonlocal clock
         for _ in range(cycles):
             step(1)
