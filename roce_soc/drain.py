@@ -18,7 +18,7 @@ VERDICT_CLOCKS = 4     # clocks behind a verdict in which its record reaches its
 class Drain(LiteXModule):
     """Counts what is under way on several lines and waits for it, phase by phase.
 
-    Things of a line pass its phases one after the other, in order in each, and begin a phase at the latest two clocks
+    Things of a line pass its phases one after the other, in order in each, and begin a phase at the latest one clock
     after they have ended the one before. What begins after `wait` has risen is not waited for.
 
     Parameters

@@ -264,17 +264,22 @@ class ReceiveQueues(LiteXModule):
         ]
         self._drive(self.done, step, returned.source.index, count + 1)
 
-        # Clock 2: wake-up. Each parked QP waits for one queue, so the FIFO holds all there can be.
+        # Clock 2: wake-up. Each parked QP waits for one queue, so the FIFO holds all there can be. A queue that is taken
+        # away wakes its QP too: the packet finds no receive then, and does not hold a parking place for ever.
         self.wakes = wakes = stream.SyncFIFO([("qpi", QPI_WIDTH)], self.n_rqs, buffered=True)
         check, index = Signal(), Signal(bits)
+        place = Signal(bits)
         awake = Signal()
+        self.settled = Signal()                  # no look at a queue is under way: a clear may have its place.
         self.sync += check.eq(step), index.eq(returned.source.index)
         self.comb += [
-            awake.eq(check & self.waiting.read(index)),
-            self.waiting.clear.eq(awake | self.clear),
-            self.waiting.clear_adr.eq(Mux(self.clear, self.clear_index, index)),
+            self.settled.eq(~check),
+            place.eq(Mux(self.clear, self.clear_index, index)),
+            awake.eq((check | self.clear) & self.waiting.read(place)),
+            self.waiting.clear.eq(awake),
+            self.waiting.clear_adr.eq(place),
             wakes.sink.valid.eq(awake),
-            wakes.sink.qpi.eq(self.waiter.read(index)),
+            wakes.sink.qpi.eq(self.waiter.read(place)),
             self.wake.valid.eq(wakes.source.valid),
             self.wake.qpi.eq(wakes.source.qpi),
             wakes.source.ready.eq(self.wake.ready),
@@ -295,7 +300,9 @@ class ReceiveQueues(LiteXModule):
             port.got.eq(allowed & (done != head)),
             port.park.eq(allowed & (done == head) & (producer != head)),
             self.waiting.set.eq(port.park), self.waiting.set_adr.eq(index),
-            self.waiter.we.eq(port.park), self.waiter.adr.eq(index), self.waiter.dat_w.eq(port.qpi),
+            self.waiter.we.eq(port.park | self.clear),
+            self.waiter.adr.eq(Mux(self.clear, self.clear_index, index)),
+            self.waiter.dat_w.eq(Mux(self.clear, 0, port.qpi)),
         ]
         self.sync += [
             port.wqe.raw_bits().eq(self.cache_read.dat_r),
@@ -344,7 +351,7 @@ class ReceiveQueues(LiteXModule):
         )
         fsm.act("CLEAR",
             # The responder's take and this clock's clear would meet at the head counter's write port.
-            If(~port.take,
+            If(~port.take & self.settled,
                 self.clear.eq(1),
                 self.flush.we.eq(1),
                 self.flush.dat_w.mode.eq(MODE_RUN),

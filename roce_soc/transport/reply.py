@@ -161,7 +161,7 @@ class RoCEReply(LiteXModule):
             [getattr(entry, name).eq(getattr(record, name)) for name, _ in READ_LAYOUT if not name.startswith("ack")],
             entry.ack.eq(old.pending), entry.ack_psn.eq(old.psn), entry.ack_syndrome.eq(old.syndrome), entry.ack_msn.eq(old.msn),
             self.quick.update.eq(op.valid), self.quick.op_qpi.eq(op.qpi),
-            self.quick.free.eq(~new.queued & ~new.stopped), self.quick.inband.eq(new.inband),
+            self.quick.free.eq(~new.queued & new.started), self.quick.inband.eq(new.inband),
             ring.op_qpi.eq(op.qpi), ring.accepted.eq(new.accepted), ring.saved.eq(new.saved), ring.update.eq(op.valid),
             ring.entry.eq(entry), ring.entry_index.eq(record.index),
             ring.repeat.psn.eq(record.psn), ring.repeat.va.eq(record.va), ring.repeat.length.eq(record.length),
@@ -291,7 +291,7 @@ class RoCEReply(LiteXModule):
     def _accept_ack(self):
         old, record = self.old, self.record
         held = old.pending & (old.syndrome[5:7] != 0)
-        return [If(~old.stopped & ~held,
+        return [If(old.started & ~held,
             # Nothing waits: it leaves at once. Else it is owed, instead of an older one.
             If(~old.queued & self.op.room,
                 self._acknowledge(record.psn, record.syndrome, record.msn)
@@ -300,11 +300,11 @@ class RoCEReply(LiteXModule):
 
     def _accept_nak(self):
         # The last NAK of a QP is wanted even when its READs have failed.
-        return [If(~self.old.stopped | _final(self.record.syndrome), self._owe())]
+        return [If(self.old.started | _final(self.record.syndrome), self._owe())]
 
     def _accept_read(self, entry):
         old, new, record = self.old, self.new, self.record
-        return [If(~old.stopped,
+        return [If(old.started,
             self.ring.write.eq(1),
             new.pending.eq(0),
             new.inband.eq(1),
@@ -329,12 +329,12 @@ class RoCEReply(LiteXModule):
             new.mark.eq(1), self._queue(),
             If(record.code == CTL_START,
                 self._cut(), new.pending.eq(0), new.next.eq(done), new.accepted.eq(done), new.saved.eq(0),
-                new.stopped.eq(0), new.failed.eq(0), new.inband.eq(0),
+                new.started.eq(1), new.clean.eq(0), new.failed.eq(0), new.inband.eq(0),
             ).Elif(record.code == CTL_RESET,
-                self._cut(), new.pending.eq(0), new.stopped.eq(1), new.saved.eq(0),
+                self._cut(), new.pending.eq(0), new.started.eq(0), new.saved.eq(0), new.clean.eq(1),
             ).Elif(record.code == CTL_ERR,
                 # What was accepted before the NAK that failed the QP is still owed, as is the NAK.
-                new.stopped.eq(1),
+                new.started.eq(0),
                 If(~(old.pending & _final(old.syndrome)), self._cut(), new.pending.eq(0)),
             ),
         ]
@@ -353,7 +353,7 @@ class RoCEReply(LiteXModule):
             restart.ack.eq(0),
         ]
         repeat = [new.again.eq(old.again | (1 << op.index[:4])), self.ring.write_repeat.eq(1)]
-        return [If(~old.stopped & (age > to_come),
+        return [If(old.started & (age > to_come),
             self._queue(),
             If(old.active & (old.r_index == op.index),
                 self._start(restart, op.index, self.record_last, old.r_again),
@@ -383,9 +383,11 @@ class RoCEReply(LiteXModule):
                     self._acknowledge(old.psn, old.syndrome, old.msn),
                     new.pending.eq(0), more.eq(old.mark),
                 ).Elif(old.mark,
-                    self.tx_valid.eq(1), tx.kind.eq(TX_MARK), new.mark.eq(0),
+                    # The mark of a RESET also clears the count of answered READs when it comes back.
+                    self.tx_valid.eq(1), tx.kind.eq(TX_MARK), tx.last_reply.eq(old.clean), new.mark.eq(0),
                 ),
                 self.push.eq(more), new.queued.eq(more),
+                If(old.mark & ~old.pending & old.clean, new.raw_bits().eq(0)),
             ),
         ]
 
@@ -393,7 +395,7 @@ class RoCEReply(LiteXModule):
         """A READ reply that could not be read: no more replies of this QP; the responder gives the NAK."""
         old, new = self.old, self.new
         return [
-            self._cut(), new.failed.eq(1), new.stopped.eq(1),
+            self._cut(), new.failed.eq(1), new.started.eq(0),
             new.pending.eq(old.pending & _final(old.syndrome)),
             self.kills.sink.valid.eq(~old.failed),
         ]

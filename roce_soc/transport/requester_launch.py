@@ -159,7 +159,7 @@ class RequesterLaunch(LiteXModule):
             locals_.sink.valid.eq(fire & tell),
             table.we.eq(fire & (failed | (burst.ctl & (burst.op == CTL_RESET)))),
             table.row.halted.eq(failed),
-            table.row.psn.eq(psn),
+            If(failed | faults.source.valid, table.row.psn.eq(psn)),
             If(faults.source.valid,
                 locals_.sink.row.eq(index_of("LOCAL_MEMORY")),
                 locals_.sink.op.eq(LOCAL_FAULT),

@@ -320,9 +320,12 @@ class RequestCheck(LiteXModule):
                     new.epsn.eq(p.psn),
                     new.reads.eq(t.reads_done),
                 ),
-                If((p.code == CTL_ERR) | (p.code == CTL_RESET),
+                If(p.code == CTL_ERR,
                     new.alive.eq(0),
                     new.message.eq(MESSAGE_NONE),
+                ),
+                If(p.code == CTL_RESET,
+                    new.raw_bits().eq(0),
                 ),
             ),
         ]

@@ -62,7 +62,7 @@ class RequestExecute(LiteXModule):
         self.keys     = keys     = BypassFIFO(mr_request_description(), VERDICTS)
         self.results  = results  = BypassFIFO(mr_result_description(), VERDICTS)
         self.places   = places   = stream.SyncFIFO(PLACE_FIELDS, VERDICTS)
-        self.dead     = dead     = StateTable(1, n_qps)
+        self.alive    = alive    = StateTable(1, n_qps)      # started and not failed since.
         v    = verdicts.source
         killed, known, fire = Signal(), Signal(), Signal()
         judged, final = Signal(6), Signal(6)
@@ -70,14 +70,14 @@ class RequestExecute(LiteXModule):
         packet, ctl, kill = v.pseudo == PSEUDO_NONE, v.pseudo == PSEUDO_CTL, v.pseudo == PSEUDO_KILL
         outs = [f[0] for f in verdict_layout() if f[0] not in ("row", "target", "addr")]
         self.comb += [
-            self.ready.eq(dead.ready),
+            self.ready.eq(alive.ready),
             self.verdict.connect(verdicts.sink),
             self.key.connect(keys.sink),
             keys.source.connect(self.request),
             self.result.connect(results.sink),
             self.room.eq((verdicts.level <= VERDICTS - CHECK_ROOM) & (places.level <= VERDICTS - CHECK_ROOM)),
             # Row: the check stage's, else the key's; everything behind a failure is discarded.
-            killed.eq(dead.read(v.qpi[:log2_int(n_qps)])),
+            killed.eq(~alive.read(v.qpi[:log2_int(n_qps)])),
             judged.eq(v.row),
             If((v.row == 0) & v.check & (results.source.row != 0),
                 judged.eq(Mux(v.recv, row("RECV_PROTECTION"), results.source.row))
@@ -92,10 +92,9 @@ class RequestExecute(LiteXModule):
             fire.eq(known & self.source.ready & (self.where.ready | ~v.lands)),
             v.ready.eq(fire),
             results.source.ready.eq(fire & v.check),
-            dead.adr.eq(v.qpi),
-            dead.we.eq(fire & ((packet & fatal) | ~packet)),
-            dead.dat_w.eq(1),
-            If(ctl & (v.code != CTL_ERR) & (v.code != CTL_RESET), dead.dat_w.eq(killed & (v.code != CTL_START))),
+            alive.adr.eq(v.qpi),
+            alive.we.eq(fire & ((packet & fatal) | ~packet)),
+            If(ctl & (v.code != CTL_ERR) & (v.code != CTL_RESET), alive.dat_w.eq(~killed | (v.code == CTL_START))),
             # Payload.
             places.sink.valid.eq(self.verdict.valid),
             [getattr(places.sink, name).eq(getattr(self.verdict, name)) for name, _ in PLACE_FIELDS],
@@ -123,7 +122,7 @@ class RequestExecute(LiteXModule):
 class RequestAnswer(LiteXModule):
     """Everything that others see of a request, in order and after its data is in memory.
 
-    `closed` QPs have had their last answer: nothing leaves for them any more but the flush of receive
+    QPs that are not `opened` have had their last answer: nothing leaves for them any more but the flush of receive
     work requests that packets behind the failure had taken.
 
     Endpoints
@@ -166,15 +165,15 @@ class RequestAnswer(LiteXModule):
         ]
         self._add_decision(joined.source, n_qps)
         # Whether the QP has had its last answer: what is written in this clock counts.
-        closed, shut = self.closed, Signal()
+        opened, shut = self.opened, Signal()
         self.comb += [
-            shut.eq(closed.read(sink.qpi[:log2_int(n_qps)])),
-            joined.sink.shut.eq(Mux(closed.we & (joined.source.qpi == sink.qpi), closed.dat_w, shut)),
+            shut.eq(~opened.read(sink.qpi[:log2_int(n_qps)])),
+            joined.sink.shut.eq(Mux(opened.we & (joined.source.qpi == sink.qpi), ~opened.dat_w, shut)),
         ]
 
     def _add_decision(self, sink, n_qps):
         """Everything that leaves for a packet leaves in one clock, and only when all can take it."""
-        self.closed  = closed = StateTable(1, n_qps)
+        self.opened  = opened = StateTable(1, n_qps)
         self.cqes    = cqes    = stream.SyncFIFO(cqe_description(), 8)
         # A QP fails once: these hold all there can be, so that no answer waits for the command port or the entry.
         self.events  = events  = stream.SyncFIFO(event_description(), n_qps, buffered=True)
@@ -186,15 +185,15 @@ class RequestAnswer(LiteXModule):
         final, fault, shut = sink.final, sink.fault, sink.shut
         stop, fire, failed, good = Signal(), Signal(), Signal(), Signal()
         self.comb += [
-            self.ready.eq(closed.ready),
+            self.ready.eq(opened.ready),
             fire.eq(sink.valid & Reduce("AND", [fifo.sink.ready for fifo in fifos])),
             sink.ready.eq(fire),
             failed.eq(sink.fatal & ~shut),
             good.eq(packet & ~shut & ~fault),
             stop.eq(ctl & ((sink.code == CTL_ERR) | (sink.code == CTL_RESET))),
-            closed.adr.eq(sink.qpi),
-            closed.we.eq(fire & (failed | stop | (ctl & (sink.code == CTL_START)))),
-            closed.dat_w.eq(failed | stop),
+            opened.adr.eq(sink.qpi),
+            opened.we.eq(fire & (failed | stop | (ctl & (sink.code == CTL_START)))),
+            opened.dat_w.eq(~(failed | stop)),
             silents.sink.valid.eq(fire & fault & ~shut),
             silents.sink.qpi.eq(sink.qpi),
             rq_ctls.sink.valid.eq(fire & stop),
