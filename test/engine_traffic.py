@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Random work of both sides of a ModelBench, and what must come of it: completions in order, every byte."""
-from collections import deque
+from collections import deque, namedtuple
 
 from roce_soc import verbs
 from roce_soc.errors import ERRORS
@@ -9,6 +9,9 @@ from test.engine_bench import ENGINE_VA, MODEL_VA, REGION
 OPERATIONS = {"SEND": verbs.WR_SEND, "SEND_IMM": verbs.WR_SEND_WITH_IMM, "WRITE": verbs.WR_RDMA_WRITE, "WRITE_IMM": verbs.WR_RDMA_WRITE_WITH_IMM,
     "READ": verbs.WR_RDMA_READ}
 RECEIVED = ("SEND", "SEND_IMM", "WRITE_IMM")
+
+
+Failure = namedtuple("Failure", "side qpn queue wr_id status row")
 
 
 class Half:
@@ -25,7 +28,8 @@ class Traffic:
     """Random operations both ways on every QP; call `run`, or `advance` until `finished`.
 
     A QP may be killed meanwhile (`kill`): from then on its work completes or is flushed, in order; after `revive` it gets
-    new work by `add`. The others must not notice.
+    new work by `add`. The others must not notice. QPs in `suspects` may fail by themselves, which kills them; `failures`
+    holds what completed in error, in order; of those in `unread` the number of a work request may be lost.
 
     Parameters
     ----------
@@ -46,6 +50,7 @@ class Traffic:
         self.pairs  = bench.pairs if pairs is None else pairs
         self.sides, self.operations, self.lengths = sides, operations, lengths
         self.killed, self.unknown = set(), []
+        self.suspects, self.unread, self.failures = set(), set(), []
         self.halves = {(side, qp.qpn): Half() for side in sides for qp in self.pairs}
         self.images = {side: bytearray(rng.randbytes(REGION)) for side in ("engine", "model")}
         bench.engine.write_memory(ENGINE_VA, bytes(self.images["engine"]))
@@ -130,16 +135,19 @@ class Traffic:
 
     # Completions ----------------------------------------------------------------------------------
 
-    def _completed(self, side, qpn, wr_id, status, opcode, byte_len, imm):
-        """One completion seen by `side`."""
+    def _completed(self, side, qpn, wr_id, status, opcode, byte_len, imm, row=0):
+        """One completion seen by `side`; row of errors.py behind an error."""
         receive = opcode & 0x80
         half    = self.halves[("model" if side == "engine" else "engine") if receive else side, qpn]
         queue   = "receive" if receive else "send"
         where   = (side, hex(qpn), queue, wr_id)
+        if qpn in self.suspects and status:
+            self.killed.add(qpn)
         if qpn in self.killed and status:
             half.flushed.add((side, queue))
             waiting = half.received.popleft()[0] if receive else half.sent.popleft()
-            assert wr_id == waiting, (*where, waiting)
+            assert wr_id == waiting or (qpn in self.unread and wr_id == 0), (*where, waiting)
+            self.failures.append(Failure(side, qpn, queue, waiting, status, row))
             return
         assert (side, queue) not in half.flushed, (*where, "good behind a flushed one")
         assert status == 0, (*where, verbs.WC_STATUS_NAMES[status])
@@ -158,7 +166,8 @@ class Traffic:
         for qp in self.pairs:
             for cq in {qp.send_cq.index: qp.send_cq, qp.recv_cq.index: qp.recv_cq}.values():
                 for e in cq.poll():
-                    self._completed("engine", e["qpn"], e["wr_id"], e["status"], e["opcode"], e["byte_len"], e["imm"] if e["flags"] & verbs.WC_FLAG_WITH_IMM else None)
+                    self._completed("engine", e["qpn"], e["wr_id"], e["status"], e["opcode"], e["byte_len"], e["imm"] if e["flags"] & verbs.WC_FLAG_WITH_IMM else None,
+                        e["vendor_err"])
             for c in self.bench.model.poll_cq(qp.peer):
                 self._completed("model", qp.qpn, c.wr_id, c.status, c.opcode, c.byte_len, c.imm)
             for side in ("engine", "model"):
