@@ -236,6 +236,22 @@ def test_partition_membership(so, own, got, passes):
     assert [r.row for r in bench.refusal.recv_all()] == ([] if passes else [ERRORS["PKEY"].index])
 
 
+def test_nothing_is_shown(so):
+    """Of a refused frame no record and no beat is shown, valid or not, even where its chunk was read before."""
+    bench = Bench(so)
+    good, bad = (packet(opcodes.RC_SEND_ONLY, payload=bytes([fill])*700, psn=psn) for fill, psn in ((0x11, 1), (0xee, 0xabcdef)))
+    shown = set()
+    for n in range(70):      # every chunk of the free list is used again
+        bench.rx.send((good if n % 2 else bad.copy(icrc=1)).build())
+        for _ in range(60):
+            bench.sim.step()
+            shown |= {bench.sim.peek("request_psn"), bench.sim.peek("response_psn")}
+            assert bytes([0xee])*16 not in bench.sim.peek("data_data").to_bytes(64, "little"), f"frame {n}"
+        for record in bench.request.recv_all():
+            assert bench.payload(record) == good.payload
+    assert shown == {0, 1}
+
+
 def test_later_fragment(so):
     """A fragment that is not the first has no ports: it is refused as a fragment whatever stands in their place."""
     bench = Bench(so)

@@ -264,6 +264,7 @@ class PacketBuffer(LiteXModule):
         self.sync += [
             flags[0].valid.eq(read), flags[0].first.eq(job_first), flags[0].last.eq(job_last),
             flags[1].eq(flags[0]),
-            q.eq(load_port.dat_r),
+            # What the RAM shows between reads may be of a frame that is not judged yet.
+            If(flags[0].valid, q.eq(load_port.dat_r)),
             pending.eq(pending + read - (self.data.valid & self.data.ready)),
         ]
