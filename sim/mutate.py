@@ -47,7 +47,7 @@ MODULES = {
     "requester": (("transport/requester*.py",), _SEND),
     "completer": (("transport/completer*.py",), ("test_completer*.py", *_SEND)),
     "retry":     (("transport/retry.py",), ("test_retry*.py", *_SEND)),
-    "mr":        (("memory/mr.py",), ("test_mr*.py",)),
+    "mr":        (("memory/mr.py",), ("test_mr*.py", "test_responder.py")),
     "sq":        (("queue/sq.py",), ("test_sq*.py", "test_requester*.py")),
     "rq":        (("queue/rq.py",), ("test_rq*.py", "test_responder*.py")),
     "cq":        (("queue/cq.py",), ("test_cq*.py",)),

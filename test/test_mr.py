@@ -4,6 +4,7 @@ import random
 
 import pytest
 from litex.gen import *
+from migen import Signal
 
 from roce_soc.errors import BY_INDEX
 from roce_soc.memory.mr import MRTable
@@ -16,6 +17,8 @@ class Table(LiteXModule):
     def __init__(self):
         self.mr    = MRTable(16)
         self.ports = [self.mr.get_port() for _ in range(3)]
+        self.begun, self.ended = Signal(), Signal()      # accesses of the first client.
+        self.ports[0].track(self.begun, self.ended)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +27,7 @@ def so():
     return build(top, {
         **{f"req{n}": port.request for n, port in enumerate(top.ports)},
         **{f"res{n}": port.result for n, port in enumerate(top.ports)},
-        "write": top.mr.write, "ready": top.mr.ready}, name="mr")
+        "write": top.mr.write, "ready": top.mr.ready, "begun": top.begun, "ended": top.ended}, name="mr")
 
 
 class Bench:
@@ -124,6 +127,43 @@ def test_random_three_clients(so):
         assert len(results) == len(sent[n])
         grants += sum(b.judge(*pair) is None for pair in zip(results, sent[n]))
     assert grants > 100
+
+
+@pytest.mark.parametrize("index,over", [(2, 0), (2, 1), (0, 1), (15, 1)])
+def test_old_accesses_are_awaited(so, index, over):
+    """A region removed, or written over, is dead at once; its place changes hands when what began under it has ended."""
+    b = Bench(so)
+    b.region(index, access=15, length=64)
+    for _ in range(2):
+        b.sim.poke("begun", 1)
+        b.sim.step()
+        b.sim.poke("begun", 0)
+        b.sim.step(3)
+    # A number beyond the table is no alias: nothing to wait for, nothing taken.
+    for beyond in (16 + index, 16 + 7):
+        b.write.send(index=beyond, valid_row=1, access=15)
+        b.sim.step(20)
+        assert not b.write.pending
+    b.rows[index] = None
+    b.write.send(index=index, valid_row=over, access=15, length=128, addr=0x1000)
+    b.sim.step(20)
+    for ended in range(2):
+        assert b.write.pending, f"done with {2 - ended} accesses under way"
+        assert b.check(key=index << 8, va=0, length=1, access=1, pd=0) == "MR_KEY"
+        b.sim.poke("ended", 1)
+        b.sim.step()
+        b.sim.poke("ended", 0)
+        b.sim.step(20)
+    assert not b.write.pending
+    b.rows[index] = dict(valid_row=over, variant=0, access=15, target=0, pd=0, va=0, length=128, addr=0x1000)
+    assert b.check(key=index << 8, va=64, length=64, access=1, pd=0) == (None if over else "MR_KEY")
+    # A place that is empty waits for nobody.
+    b.sim.poke("begun", 1)
+    b.sim.step()
+    b.sim.poke("begun", 0)
+    b.write.send(index=7, valid_row=1, access=15, length=128)
+    b.sim.step(20)
+    assert not b.write.pending
 
 
 def test_latency(so):
