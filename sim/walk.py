@@ -161,7 +161,7 @@ def _ring(sim, qp, seen):
     def watched(cycles=1, domain=None):
         nonlocal clock
         for _ in range(cycles):
-            step(1)
+            step(1, domain)
             clock += 1
             taps = sim.peek("e0_taps")
             for i, path in enumerate(TAPS):
