@@ -302,6 +302,27 @@ def test_inline_is_served_once(reader):
 MEMORIES = dict(latency=4), dict(latency=60, cmd_stall=.8), dict(latency=(1, 40), answer_gap=.5)
 
 
+def test_inline_withdraws_no_command(reader):
+    """A command that waits for memory is not answered here, though nothing is under way any more."""
+    bench = Reader(reader)
+    sim   = bench.sim
+    for _ in range(20):
+        bench.memory.set(cmd_stall=0.0)
+        bench.load(0x1040, 0xabc)
+        bench.rcmd.send(target=0, addr=0x1000, length=64, qpi=1, tag=1)
+        bench.rcmd.send(target=0, addr=0x1040, length=64, qpi=1, tag=2)
+        sim.run(lambda: sim.peek("m_rcmd_valid"), max_cycles=100, every=1)
+        bench.memory.set(cmd_stall=.95)
+        sim.step()
+        waits = False
+        while len(bench.rdata) < 2:
+            valid = sim.peek("m_rcmd_valid")
+            assert valid or not waits, "a command was withdrawn"
+            waits = valid and not sim.peek("m_rcmd_ready")
+            sim.step()
+        assert [(r.tag, r["data"]) for r in bench.rdata.recv_all()] == [(1, memory_word(0x1000)), (2, memory_word(0x1040))]
+
+
 @pytest.mark.parametrize("options", MEMORIES)
 def test_inline_keeps_order(reader, options):
     """Behind reads under way memory answers, in order; a command that memory has been shown stays with it."""

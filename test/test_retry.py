@@ -274,9 +274,13 @@ def test_err_flushes_in_order(seed):
         assert b.cqes[-1].wr_id == b.posted[0][-1]["wr_id"]
 
 
-def test_flush_after_rewind(seed):
-    """Work flushed by a QP that was rewound counts behind all that is outstanding, whatever is acknowledged later."""
-    b = SendBench(seed)
+@pytest.mark.parametrize("rnr", [False, True])
+def test_flush_after_rewind(seed, rnr):
+    """Work flushed by a QP that was rewound counts behind all that is outstanding, whatever is acknowledged later.
+
+    With an RNR wait the walker is asked once more when it ends, behind all that was acknowledged.
+    """
+    b = SendBench(seed, tick_cycles=16)
     b.step = 1
     b.connect(0)
     b.delay = 1 << 30
@@ -287,13 +291,16 @@ def test_flush_after_rewind(seed):
     b.tx.set(stall=0.95)
     b.respond(0, opcode=by_name("RC_ACKNOWLEDGE").value, psn=0x1000, syndrome=0x60)
     b.run(lambda: len(b.packets) > 25)
+    if rnr:
+        b.respond(0, opcode=by_name("RC_ACKNOWLEDGE").value, psn=0x1000, syndrome=0x21)
+        b.run(cycles=20)
     b.rctl.send(qpi=0, op=CTL_ERR)
     b.run(cycles=300)
     for _ in range(3):
         b.post(0, WR_SEND, 10)
     b.run(cycles=300)
     b.respond(0, opcode=by_name("RC_ACKNOWLEDGE").value, psn=0x1018, syndrome=0x1f)
-    b.run(cycles=300)
+    b.run(cycles=1200 if rnr else 300)
     b.cctl.send(qpi=0, op=CTL_ERR)
     b.completed(28)
     expect_cqes(b, 0, [0]*25 + [5]*3)
