@@ -7,9 +7,10 @@ from litex.gen import LiteXModule
 from roce_soc import abi
 from roce_soc.errors import ERRORS
 from roce_soc.memory.port import MemoryReadPort
+from roce_soc.opcodes import by_name
 from roce_soc.queue.doorbell import KIND_PUSH, DoorbellWindow
 from roce_soc.queue.push import InlineReads
-from roce_soc.verbs import SEND_INLINE, SEND_SIGNALED, WR_RDMA_WRITE, WR_SEND
+from roce_soc.verbs import SEND_INLINE, SEND_SIGNALED, WR_RDMA_READ, WR_RDMA_WRITE, WR_SEND
 from sim.harness import Sim, build
 from test.full_ring import FullRing
 from test.requester_bench import PAGE, SQ_BASE, SendBench, expect_cqes
@@ -185,6 +186,25 @@ def test_others_wait(seed):
     b.completed(30)
     expect_cqes(b, 0, [0]*30)
     assert [len(s[0]) for s in b.peers[0].sends] == list(range(30))
+
+
+def test_late_read_of_a_passed_slot(seed):
+    """A read that a rewind began arrives when the cursor has passed: the pushed work request that waits there stays."""
+    b = SendBench(seed, latency=600)
+    b.connect(0, max_rd_atomic=1)
+    b.peers[0].packet = lambda p, data: []
+    for n in range(8):
+        b.post(0, WR_RDMA_READ if n == 7 else WR_SEND, 100, ring=False)
+    b.ring(0)
+    b.run(lambda: len(b.packets) == 8)
+    b.run(cycles=700)
+    ack(b, 0x1000, 0x60)                         # all again from the chip, while the ring is read once more.
+    b.run(lambda: len(b.packets) == 16)
+    b.post(0, WR_RDMA_READ, 100, push=True)      # in the place of slot 0, held by the READ before it.
+    b.run(cycles=800)
+    assert len(b.packets) == 16
+    b.respond(0, opcode=by_name("RC_READ_RESPONSE_ONLY").value, psn=0x1007, syndrome=0x1f, data=bytes(100))
+    b.run(lambda: len(b.packets) == 17, cycles=3000)
 
 
 def test_refused(seed):
