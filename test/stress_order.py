@@ -35,18 +35,17 @@ class Events:
         engine.roce.command(abi.CMD_WRITE_EQ, ring)
         engine.write_register("ev_enable", (1 << 10) - 1)
 
-    def _entry(self, n):
-        at = self.addr + abi.EQE_BYTES*(n % (1 << EQ_LOG2))
-        return abi.unpack(abi.EQE, self.engine.read_memory(at, abi.EQE_BYTES))
+    def _at(self, n):
+        return self.addr + abi.EQE_BYTES*(n % (1 << EQ_LOG2))
 
     def _visible(self, n):
-        return self._entry(n)["phase"] != (n >> EQ_LOG2) & 1
+        return self.engine.read_memory(self._at(n) + abi.EQE_BYTES - 1, 1)[0] & 1 != (n >> EQ_LOG2) & 1
 
     def look(self, cqs, visible):
         """New events have their completions, the interrupt has its event; `visible(cq)` counts completions so far."""
         engine = self.engine
         while self._visible(self.seen):
-            event = self._entry(self.seen)
+            event = abi.unpack(abi.EQE, engine.read_memory(self._at(self.seen), abi.EQE_BYTES))
             self.seen += 1
             engine.doorbell(0, abi.DOORBELL_EQ, 0, self.seen & 0xffff)
             if event["type"] == abi.EVENT_COMPLETION:
