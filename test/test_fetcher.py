@@ -88,11 +88,18 @@ def test_two_clients(so, seed, rng):
     assert abs(order[:60].count(0) - 30) < 5
 
 
-def test_room(so, seed, rng):
-    """Nobody takes payload: reads stop when their answers would not fit; not one beat is lost."""
+@pytest.mark.parametrize("place", ["any", "page end", "page begin"])
+def test_room(so, seed, rng, place):
+    """Nobody takes payload: reads stop when their answers would not fit; not one beat is lost.
+
+    Near a page's end nearly all of a packet lies in the second page: its beats are those of nearly a page.
+    """
+    def addr():
+        page = rng.getrandbits(40) << 12
+        return {"any": None, "page end": page - rng.randrange(1, 64), "page begin": page + rng.randrange(64)}[place]
     bench = Bench(so, seed, rng)
     bench.payload.set(stall=1)
-    sent = [bench.send(rng.randrange(1, 4097)) for _ in range(30)]
+    sent = [bench.send(rng.randrange(1, 4097) if place == "any" else 4096, addr()) for _ in range(30)]
     bench.sim.step(3000)
     counters = bench.memory.counters()["m", "read"]
     assert BEATS - 65 <= counters["beats"] <= BEATS

@@ -121,10 +121,11 @@ def test_timer_starts_with_work(seed):
     assert len(b.packets) == 3
 
 
-def test_no_timeout(seed):
-    """Time-out code 0: no timer."""
+@pytest.mark.parametrize("timeout", [0, 27, 28, 31])
+def test_no_timeout(seed, timeout):
+    """Time-out code 0: no timer. The longest ones, 4.096 us * 2^31, do not end before their time."""
     b = SendBench(seed, tick_cycles=1, lose=lambda direction, p: direction == "tx")
-    b.connect(0, timeout=0)
+    b.connect(0, timeout=timeout)
     b.post(0, WR_SEND, 10)
     b.run(cycles=20_000)
     assert len(b.packets) == 1 and not b.cqes

@@ -126,9 +126,9 @@ class PayloadFetcher(LiteXModule):
         # Split at the page: one command, or a second one that waits behind it.
         issue      = stream.Endpoint(memory_command_description())
         issue_next = Signal()
-        # page: low bits of the second page's number, carry; high: the rest.
+        # page: low bits of the second page's number, carry; high: the rest. length: with room for the sum that rounds it up.
         second     = Record([("valid", 1), ("qpi", len(packet.qpi)), ("target", len(packet.target)),
-            ("page", 33), ("high", 20), ("length", 12)])
+            ("page", 33), ("high", 20), ("length", 13)])
         end        = Signal(13)                    # of the range, counted from its page's begin.
         crosses    = Signal()
         beats      = Signal(7)

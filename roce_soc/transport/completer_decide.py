@@ -229,7 +229,7 @@ class CompleterDecide(LiteXModule):
             a.at_last.eq(c3.from_last == 0),
             pmtu_case(c3.pmtu, lambda k: [a.offset.eq(c3.from_first << k), a.pmtu_bytes.eq(1 << k)]),
             a.left.eq(c3.read_length - a.offset),
-            [late[i].eq((since >> (c3.timeout + TIMEOUT_SHIFT)) != 0)
+            [late[i].eq((since[TIMEOUT_SHIFT:] >> c3.timeout) != 0)
                 for i, since in enumerate((c3.since_progress, c3.since_busy))],
             a.expired.eq(late[0] & late[1] & (c3.timeout != 0) & (c3.una != c3.sent_high)),
             a.rnr_over.eq(~c3.since_rnr[-1]),
