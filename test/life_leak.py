@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""An engine in which everything was destroyed against one after power-up: rows, lists, flags, queues, counters."""
+import functools
+import re
+
+from roce_soc.transport.requester_rows import cursor_layout, requester_layout
+from sim.engine import Bench
+
+# Memories that are not compared: (path, why).
+EXCEPTIONS = (
+    (r"\.monitor\.", "counters and refusals of the whole port, not of a QP"),
+    (r"\.generation\.memory", "counts rewinds: what waits to be sent is older"),
+    (r"\.rq\.tag_info\.", "by read tag, written before each read"),
+    (r"\.entry\.links\.", "by parking place, written when a packet is put behind another"),
+    (r"\.turnaround\.|\.transmit\.|\.encoder\.|\.fetcher\.|\.placer\.|\.buffer\.(links|sizes)",
+        "by place of a queue, guarded by its level"),
+)
+# Rows with fields that may differ: (path, layout, fields, why).
+FIELDS = (
+    (r"\.cursors\.",           cursor_layout(),    ("epoch", "life"), "count restarts of the prefetch and RESETs"),
+    (r"\.state\.requester\.",  requester_layout(), ("epoch", "life", "generation"), "count restarts, RESETs, rewinds"),
+    (r"\.entry\.lists\.",      [("parked", 1), ("ends", 12), ("count", 6)], ("ends",), "mean nothing while none is parked"),
+)
+# Flags that are the difference of two tables with one writer each.
+PAIRS = (("up", "down"), ("pushed", "popped"))
+# Registers that say what is under way; the rest of a module's registers is data that these make valid.
+IDLE = (r"\.level$|\.flying\d*$|\.left\d*$|\.owed$|\.markers$|\.visit\.sq\.open$|\.chunks_free$|\.waited$|_valid$"
+        r"|^core0\.(?!ev\.).*\.pending$")
+
+
+@functools.lru_cache(maxsize=None)
+def power_up():
+    """(memories, registers) of an engine that has just become ready."""
+    bench = Bench(seed=1)
+    bench.step(2000)
+    return bench.sim.memories(), bench.sim.registers(IDLE)
+
+
+def mask_of(path):
+    """Bits of a row that count."""
+    for match, layout, may_differ, _ in FIELDS:
+        if re.search(match, path):
+            mask, at = 0, 0
+            for name, width in layout:
+                mask |= 0 if name in may_differ else ((1 << width) - 1) << at
+                at   += width
+            return mask
+    return -1
+
+
+def half_of(path, tables):
+    """(whether the memory is half of a pair, path of the other half; that once a pair)."""
+    for a, b in PAIRS:
+        for mine, others in ((a, b), (b, a)):
+            other = path.replace(f".{mine}.memory", f".{others}.memory")
+            if other != path and other in tables:
+                return True, other if mine == a else None
+    return False, None
+
+
+def leaks(sim):
+    """Texts: what is not as after power-up."""
+    before, idle  = power_up()
+    after, found  = sim.memories(), []
+    # A RowTable of the send side has a copy for each reader.
+    copies = {path: re.sub(r"(\.visit\..*|\.state\..*)memory\d+$", r"\1memory", path) for path in after}
+    found += [f"{path} is not {first}" for path, first in copies.items()
+        if first in after and after[path].raw != after[first].raw]
+    tables = {path: rows for path, rows in after.items() if copies[path] == path and not any(before[path].raw)
+        and not any(re.search(match, path) for match, _ in EXCEPTIONS)}
+    assert len(tables) > 40, f"only {len(tables)} tables are compared"
+    for path, rows in tables.items():
+        half, other = half_of(path, tables)
+        if half:
+            found += [f"{path}[{n}] is up" for n in range(rows.depth) if other and rows[n] != tables[other][n]]
+            continue
+        mask = mask_of(path)
+        found += [f"{path}[{n}] is {rows[n] & mask:#x}, not 0" for n in rows.changed(before[path]) if rows[n] & mask]
+    registers = sim.registers(IDLE)
+    return found + [f"{path} is {value:#x}, not {idle[path]:#x}"
+        for path, value in registers.items() if value != idle[path]]
