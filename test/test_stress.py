@@ -34,6 +34,15 @@ def test_rounds(run):
     assert seen == [("c", 3), ("a", 3)]
 
 
+def test_huge_only_by_name(run):
+    """What takes ten minutes a play is left out unless it is asked for."""
+    seen  = []
+    parts = {name: lambda seed, name=name: seen.append(name) or 1 for name in ("a", "huge")}
+    run(parts, "--minutes", "0")
+    run(parts, "--minutes", "0", "--part", "huge")
+    assert seen == ["a", "huge"]
+
+
 def test_minutes(run, monkeypatch):
     """Rounds go on until the time is over; a play that has begun is finished."""
     clock, seen = [0], []
