@@ -88,6 +88,8 @@ class FullRing:
         """All of it; then what the peers received is what was posted, in order, with its bytes."""
         b = self.bench
         b.run(self.advance, cycles=cycles)
+        # Repeated READ data may still be under way.
+        b.run(cycles=2*b.delay + 2000)
         for qpi in self.used:
             peer, sends, writes = b.peers[qpi], [], []
             for n, (w, data) in enumerate(b.unchecked[qpi], self.first[qpi]):

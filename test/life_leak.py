@@ -11,6 +11,7 @@ EXCEPTIONS = (
     (r"\.monitor\.", "counters and refusals of the whole port, not of a QP"),
     (r"\.generation\.memory", "counts rewinds: what waits to be sent is older"),
     (r"\.rq\.tag_info\.", "by read tag, written before each read"),
+    (r"\.items\.table\.", "by QP, guarded by the flag that it waits"),
     (r"\.entry\.links\.", "by parking place, written when a packet is put behind another"),
     (r"\.turnaround\.|\.transmit\.|\.encoder\.|\.fetcher\.|\.placer\.|\.buffer\.(links|sizes)",
         "by place of a queue, guarded by its level"),

@@ -8,6 +8,7 @@ from roce_soc.queue.sq import SendQueues
 from roce_soc.transport.completer import RoCECompleter
 from roce_soc.transport.requester import RoCERequester
 from roce_soc.transport.requester_rows import SendState
+from roce_soc.transport.retire_items import RetireItems
 from roce_soc.transport.retry import RetireWalker, TimerScanner
 
 
@@ -35,6 +36,7 @@ class RoCESendSide(LiteXModule):
         self.sq        = sq        = SendQueues(context, n_kicks=1)
         self.requester = requester = RoCERequester(context, state, sq, requester_mr)
         self.completer = completer = RoCECompleter(context, state, completer_mr)
+        self.items     = items     = RetireItems(context.n_qps)
         self.walker    = walker    = RetireWalker(context, state)
         self.scanner   = scanner   = TimerScanner(context.n_qps)
         self.ready     = Signal()
@@ -42,11 +44,12 @@ class RoCESendSide(LiteXModule):
         # # #
 
         self.comb += [
-            self.ready.eq(state.ready & sq.ready),
+            self.ready.eq(state.ready & sq.ready & items.ready),
             scanner.scan.connect(completer.scan),
             requester.now.eq(scanner.now),
             completer.now.eq(scanner.now),
-            completer.item.connect(walker.item),
+            completer.item.connect(items.sink),
+            items.source.connect(walker.item),
             requester.local.connect(walker.local),
             requester.seek.connect(completer.seek),
             walker.rewind.connect(requester.rewind),
