@@ -10,9 +10,27 @@ from litex.soc.interconnect.csr import *
 
 from roce_soc import abi
 
+# CommandEnd ---------------------------------------------------------------------------------------
+
+class CommandEnd(LiteXModule):
+    """Signals of a master towards the command port: `request` with opcode and args until `taken`; `done` with code, info
+    and the words of `answer` that `answer_we` names."""
+    def add_port(self):
+        """Makes the signals."""
+        self.request = Signal()
+        self.opcode  = Signal(8)
+        self.args    = Signal(32*abi.COMMAND_WORDS)
+        self.taken   = Signal()
+        self.done    = Signal()
+        self.code    = Signal(8)
+        self.info    = Signal(8)
+        self.answer  = Signal(32*abi.COMMAND_WORDS)
+        self.answer_we = Signal(abi.COMMAND_WORDS)
+
+
 # CommandMailbox -----------------------------------------------------------------------------------
 
-class CommandMailbox(LiteXModule):
+class CommandMailbox(CommandEnd):
     """Argument words and go register of one master (firmware, host, debug bridge).
 
     Write the words through `index` and `data` (which counts the index up), then `go`; poll `status`.
@@ -35,16 +53,7 @@ class CommandMailbox(LiteXModule):
             CSRField("seq",  size=8, offset=16, description="Sequence number of the command that has finished."),
             CSRField("info", size=8, offset=24, description="Argument word that was refused (CODE_BAD_VALUE)."),
         ], description="Result of the last command.")
-        # Towards the command port.
-        self.request = Signal()
-        self.opcode  = Signal(8)
-        self.args    = Signal(32*abi.COMMAND_WORDS)
-        self.taken   = Signal()
-        self.done    = Signal()
-        self.code    = Signal(8)
-        self.info    = Signal(8)
-        self.answer  = Signal(32*abi.COMMAND_WORDS)
-        self.answer_we = Signal(abi.COMMAND_WORDS)
+        self.add_port()
 
         # # #
 
@@ -81,7 +90,7 @@ class CommandMailbox(LiteXModule):
 
 # MailboxCrossing ----------------------------------------------------------------------------------
 
-class MailboxCrossing(LiteXModule):
+class MailboxCrossing(CommandEnd):
     """A CommandMailbox in the near clock of a ClockLink for a command port in the far one.
 
     A command crosses word by word and is asked of the port when it is whole; so does the answer before `done` shows.
@@ -98,15 +107,7 @@ class MailboxCrossing(LiteXModule):
         ends what it had begun, and nobody is told.
     """
     def __init__(self, link, mailbox):
-        self.request = Signal()
-        self.opcode  = Signal(8)
-        self.args    = Signal(32*abi.COMMAND_WORDS)
-        self.taken   = Signal()
-        self.done    = Signal()
-        self.code    = Signal(8)
-        self.info    = Signal(8)
-        self.answer  = Signal(32*abi.COMMAND_WORDS)
-        self.answer_we = Signal(abi.COMMAND_WORDS)
+        self.add_port()
 
         # # #
 
