@@ -11,7 +11,7 @@ from sim.engine import IPS, MACS
 from sim.harness.memory import READS
 from sim.wire import WIRE_OVERHEAD
 from test.engine_pair import QPN, REGION, VA, Pair
-from test.model.packet import Packet
+from test.model.packet import Packet, raw
 
 GOOD     = 60
 WARM     = 3000
@@ -190,20 +190,6 @@ class Field:
             assert got == want, f"bytes of {length} at {place:#x} differ"
 
 # Floods -------------------------------------------------------------------------------------------
-
-def raw(at, value):
-    """A change of a frame after its ICRC was made; the IPv4 checksum is made anew."""
-    def change(frame):
-        frame = bytearray(frame)
-        frame[at:at + len(value)] = value
-        if at < 34:
-            frame[24:26] = bytes(2)
-            total = sum(int.from_bytes(frame[i:i + 2], "big") for i in range(14, 34, 2))
-            total = (total & 0xffff) + (total >> 16)
-            frame[24:26] = ((total & 0xffff) + (total >> 16) ^ 0xffff).to_bytes(2, "big")
-        return bytes(frame)
-    return change
-
 
 # Name: (row that counts it or None for the slow path, fields of the packet, change of its frame).
 FOREIGN = {

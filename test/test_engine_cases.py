@@ -11,7 +11,7 @@ from roce_soc.errors import ERRORS
 from sim.engine import IPS, MACS
 from sim.harness.memory import IDEAL
 from test.engine_bench import ENGINE_VA, MODEL_VA, REGION, ModelBench
-from test.model.packet import Packet, parse
+from test.model.packet import Packet, parse, raw
 
 PMTU  = 1024
 OK    = abi.QP_RTS
@@ -67,20 +67,6 @@ class Hand:
 
     def state(self):
         return self.qp.query()["state"]
-
-
-def raw(at, value):
-    """A frame with bytes changed after the ICRC was made, IPv4 checksum made anew."""
-    def change(frame):
-        frame = bytearray(frame)
-        frame[at:at + len(value)] = value
-        if at < 34:
-            frame[24:26] = bytes(2)
-            total = sum(int.from_bytes(frame[i:i + 2], "big") for i in range(14, 34, 2))
-            total = (total & 0xffff) + (total >> 16)
-            frame[24:26] = ((total & 0xffff) + (total >> 16) ^ 0xffff).to_bytes(2, "big")
-        return bytes(frame)
-    return change
 
 
 def p(name, psn=0, length=0, change=None, **fields):

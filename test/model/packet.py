@@ -50,6 +50,18 @@ def internet_checksum(data):
     total = (total & 0xffff) + (total >> 16)
     return ~((total & 0xffff) + (total >> 16)) & 0xffff
 
+
+def raw(at, value):
+    """Function that changes bytes of an untagged IPv4 frame after its ICRC was made; the IPv4 checksum is made anew."""
+    def change(frame):
+        frame = bytearray(frame)
+        frame[at:at + len(value)] = value
+        if at < 34:
+            frame[24:26] = bytes(2)
+            frame[24:26] = internet_checksum(frame[14:34]).to_bytes(2, "big")
+        return bytes(frame)
+    return change
+
 # Header codecs, made from the tables --------------------------------------------------------------
 
 def _codec(names):
