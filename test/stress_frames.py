@@ -88,7 +88,7 @@ class Frames:
         for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
             self.qp.modify(state)
         engine.write_memory(BUFFERS, self.random.randbytes(REGION))
-        self.bench.step(SETTLE)
+        self.bench.work(SETTLE)
         self.rings   = engine.roce._next - RING_MEMORY[0]
         # Registers that move when nothing arrives: clocks, scanners.
         self.restless, before = set(), self.bench.sim.registers(REGISTERS)
@@ -112,7 +112,7 @@ class Frames:
         """The frame arrives and all it causes has happened. Returns the frames sent, parsed."""
         self.engine.send(frame, **how)
         self.bench.sim.drain(self.engine.rx)
-        self.bench.step(SETTLE)
+        self.bench.work(SETTLE)
         return [parse(f) for f in self.engine.frames()]
 
     def inside(self):
@@ -175,7 +175,7 @@ class Frames:
         if consumes:
             self.wr += 1
             self.qp.post_recv(self.mr, va=BUFFERS + offset, length=len(data), wr_id=self.wr)
-            self.bench.step(SETTLE)
+            self.bench.work(SETTLE)
         for n, value in enumerate(plan):
             frame = self.frame(value, self.epsn, data[PMTU*n:PMTU*(n + 1)], va=BUFFERS + offset, dma_length=len(data))
             sent  = self.around(frame, spoil) if value == opcode.value else self.pass_on(frame)
@@ -207,7 +207,7 @@ class Frames:
         self.wr += 1
         self.qp.post_send(verbs.WR_RDMA_READ if read else verbs.WR_SEND, self.mr, va=BUFFERS + offset, length=length,
             wr_id=self.wr, remote_va=0x4000, rkey=7)
-        self.bench.step(2*SETTLE)
+        self.bench.work(2*SETTLE)
         asked = [parse(f) for f in engine.frames()]
         said  = [p.opcode for p in asked]
         assert said == [op.RC_READ_REQUEST if read else op.RC_SEND_ONLY], [p.describe() for p in asked]

@@ -5,7 +5,9 @@ import random
 from roce_soc import abi, verbs
 from roce_soc import opcodes as op
 from roce_soc.errors import ERRORS
+from roce_soc.transport.responder_check import ROW_LAYOUT
 from sim.engine import Bench
+from sim.harness.state import field
 from test.engine_bench import ENGINE_VA, ModelBench
 from test.engine_pair import OPCODE, PSN, QPN, connect_inside
 from test.engine_traffic import Traffic
@@ -63,6 +65,56 @@ def half_circle(psn):
     asker.ack(2)
     assert statuses(asker) == [(0, 0), (1, 0), (2, 0)]
     return hand.bench.bench.sim.cycles() + asker.bench.bench.sim.cycles()
+
+
+def msn_wrap(seed):
+    """MSN of every kind of answer across its end: ACK, coalesced or not, NAK, RNR NAK, READ reply, duplicates."""
+    rng   = random.Random(seed)
+    hand  = Hand([64]*4)
+    sim   = hand.bench.bench.sim
+    rows, start = "core0.responder.check.rows", op.PSN_MASK - rng.randrange(1, 4)
+    row, at, width = sim.memories(rows)[rows][hand.qp.index], *field(ROW_LAYOUT, "msn")
+    assert row >> at & (1 << width) - 1 == 0
+    sim.write_row(rows, hand.qp.index, row | start << at)
+    psn, msn, receives, told = 0, start, 4, False       # told: a NAK is out, a gap tells nothing more.
+
+    def answer(*packets):
+        for packet in packets:
+            hand.engine.send(packet.build(pad_frame=True))
+        hand.bench.bench.work(400)
+        return [parse(f) for f in hand.engine.frames()]
+    for _ in range(12):
+        kind = rng.choice(("WRITE", "SEND", "READ", "gap", "RNR", "duplicate", "message of two"))
+        if kind == "SEND" and not receives:
+            continue
+        if kind in ("gap", "RNR"):
+            if kind == "RNR" and receives:
+                continue
+            got  = answer(hand.packet("SEND_ONLY", psn + (kind == "gap"), BYTES[:8]))
+            said = "NAK" if kind == "gap" else "RNR"
+            want = [(said, msn & op.PSN_MASK)]*(kind == "RNR" or not told)
+            assert [(op.syndrome_class(q.syndrome), q.msn) for q in got] == want, (kind, got)
+            told = True
+            continue
+        if kind == "READ":
+            got = answer(hand.packet("READ_REQUEST", psn, va=ENGINE_VA, dma_length=8))
+        elif kind == "duplicate":
+            got = answer(hand.packet("WRITE_ONLY", psn - 1, BYTES[:8]))
+        elif kind == "message of two":
+            got = answer(hand.packet("WRITE_FIRST", psn, BYTES[:1024], dma_length=1030, ackreq=0),
+                hand.packet("WRITE_LAST", psn + 1, BYTES[:6]))
+        else:
+            got = answer(hand.packet(f"{kind}_ONLY", psn, BYTES[:8]))
+        receives -= kind == "SEND"
+        psn += 2 if kind == "message of two" else kind != "duplicate"
+        msn += kind != "duplicate"
+        told &= kind == "duplicate"
+        assert [q.msn for q in got] == [msn & op.PSN_MASK], (kind, msn, got)
+    while msn <= op.PSN_MASK + 2:
+        got = answer(hand.packet("WRITE_ONLY", psn, BYTES[:8]))
+        psn, msn = psn + 1, msn + 1
+        assert [(q.msn, op.psn_diff(q.psn, hand.base)) for q in got] == [(msn & op.PSN_MASK, psn - 1)]
+    return sim.cycles()
 
 
 # Rings --------------------------------------------------------------------------------------------
@@ -340,7 +392,7 @@ def longest():
 def run(seed):
     """One play."""
     rng   = random.Random(seed)
-    plays = (psn_wrap, psn_wrap, rings, rings, cq_overflow, eq_full, refusal_ring, window,
+    plays = (psn_wrap, psn_wrap, msn_wrap, rings, rings, cq_overflow, eq_full, refusal_ring, window,
              lambda n: half_circle(rng.choice((*ENDS, rng.getrandbits(24)))),
              lambda n: reads_accepted(rng.choice((1, 2, 15, 16))), lambda n: longest())
     return rng.choice(plays)(seed)

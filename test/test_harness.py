@@ -287,6 +287,12 @@ def test_memories_and_registers_inside():
         assert (len(after), after.width, after[11]) == (16, w, value & (1 << w) - 1)
         assert after.changed(rows[f"of{w}.rows"]) in ([11], [] if rows[f"of{w}.rows"][11] == after[11] else None)
         assert [r < 1 << w for r in after] == [True]*16
+        sim.write_row(f"of{w}.rows", 3, (1 << w) - 1)
+        assert sim.memories(f"^of{w}\\.")[f"of{w}.rows"].changed(after) in ([3], [])
+        assert sim.memories(f"^of{w}\\.")[f"of{w}.rows"][3] == (1 << w) - 1
+    for wrong in (("of8.rows", 16, 0), ("of8.rows", 0, 256), ("of7.rows", 0, 0)):
+        with pytest.raises(ValueError, match="no row"):
+            sim.write_row(*wrong)
 
 
 def test_trace(tmp_path, seed):

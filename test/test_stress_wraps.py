@@ -11,6 +11,12 @@ def test_psn_wrap_under_loss(seed):
     wraps.psn_wrap(seed)
 
 
+@pytest.mark.parametrize("number", range(3))
+def test_msn_wrap(number, seed):
+    """Every answer carries the right MSN across its end."""
+    wraps.msn_wrap(seed + number)
+
+
 @pytest.mark.parametrize("psn", wraps.ENDS)
 def test_half_a_circle(psn):
     """The oldest duplicate, the farthest gap, the oldest ghost, the farthest beyond."""

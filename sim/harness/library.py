@@ -21,6 +21,7 @@ _CALLS = {
     "peek":           (c_int,    [c_char_p, c_char_p, c_size_t]),
     "state":          (c_size_t, [c_int, POINTER(c_char_p), POINTER(c_int), POINTER(c_int)]),
     "state_read":     (None,     [c_int, c_char_p]),
+    "state_write":    (None,     [c_int, c_int, c_char_p]),
     "wait":           (c_int,    [c_char_p, c_uint64, c_uint64]),
     "fault_count":    (c_int,    []),
     "fault":          (c_char_p, [c_int]),

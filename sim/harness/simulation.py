@@ -211,6 +211,13 @@ class Sim:
         return {path: Rows(width, depth, self._state(n, size)) for n, path, width, depth, size in self._states()
             if depth and re.search(match, path)}
 
+    def write_row(self, path, row, value):
+        """Sets one row of a memory with clocked reads: for what takes too long to reach. ValueError without such a row."""
+        for n, name, width, depth, size in self._states():
+            if name == path and row in range(depth) and not value >> width:
+                return self.c.state_write(n, row, value.to_bytes(size//depth, "little"))
+        raise ValueError(f"there is no row {row} of memory {path!r} that holds {value:#x}")
+
     def registers(self, match=""):
         """{path: value} of the registers inside the model, as `memories`. What Verilator optimised away is missing."""
         return {path: int.from_bytes(self._state(n, size), "little") for n, path, _, depth, size in self._states()

@@ -69,6 +69,16 @@ def table(text, header):
 
 # Python -------------------------------------------------------------------------------------------
 
+def field(layout, name):
+    """(lowest bit, width) of a field in a row of `layout`."""
+    at = 0
+    for other, width in layout:
+        if other == name:
+            return at, width
+        at += width
+    raise ValueError(f"the layout has no field {name!r}")
+
+
 class Rows:
     """Contents of a memory: a sequence of numbers, compared as a whole.
 

@@ -170,6 +170,12 @@ API void hs_state_read(void* v, int i, uint8_t* value) {
     auto& s = model_states(b->model, &base)[i];
     memcpy(value, base + s.offset, s.bytes());
 }
+API void hs_state_write(void* v, int i, int row, const uint8_t* value) {
+    uint8_t* base;
+    auto& s = model_states(bench(v)->model, &base)[i];
+    size_t n = s.bytes() / s.depth;
+    memcpy(base + s.offset + n * row, value, n);
+}
 API int hs_wait(void* v, const char* name, uint64_t value, uint64_t max) {     // 0 reached, 1 not, -1 fault
     auto* b = bench(v);
     auto* p = b->find(name);
