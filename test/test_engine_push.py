@@ -48,7 +48,7 @@ def test_no_read_of_memory(seed):
     data = bytes(range(64))
     engine.memory.log()
     qp.post_send(verbs.WR_RDMA_WRITE, inline=data, remote_va=MODEL_VA, rkey=bench.region.key, push=True)
-    bench.bench.step(200)
+    bench.bench.work(200)
     frame, = engine.frames()
     assert parse(frame).payload == data and not [e for e in engine.memory.log() if e["kind"] == "read"]
     # The slots are as any other's: a plain doorbell goes on behind them.
@@ -73,6 +73,6 @@ def test_words_do_not_survive_reset(seed):
     slot = qp.post_send(verbs.WR_RDMA_WRITE, inline=b"fresh", remote_va=MODEL_VA, rkey=bench.region.key, ring=False)
     assert slot == 0
     engine.doorbell(qp.page, abi.DOORBELL_SQ_PUSH, qp.index, qp.sq.producer)
-    bench.bench.step(300)
+    bench.bench.work(300)
     frame, = engine.frames()
     assert parse(frame).payload == b"fresh"
