@@ -10,7 +10,7 @@ condition or a choice swapped, a term of a condition dropped. The seed draws mod
 a copy of the tree; the module's own tests run first, those of the whole engine only where they stay green. A fault that
 does not elaborate is drawn anew.
 A survivor that changes nothing is argued in sim/mutants.json ({file, line, fault, why}).
-Exit status: 0 every fault found or argued, 1 one survived, 2 bad argument.
+Exit status: 0 every fault found or argued, 1 one survived or was not judged in time, 2 bad argument.
 """
 import argparse
 import ast
@@ -204,16 +204,18 @@ class Copy:
             elif source.exists():
                 shutil.copy2(source, self.root / name)
         self.cache.mkdir(parents=True, exist_ok=True)
-        if own_cache:
-            # Compiled once, run shortly: without optimisation a fault is judged in half the time.
-            compiler = self.root / "sim" / "harness" / "compile.py"
-            compiler.write_text(compiler.read_text().replace('"-O1"', '"-O0"'))
         for path in shared.iterdir() if own_cache and shared.exists() else ():
             if path.suffix not in (".lock", ".tmp"):
                 (self.cache / path.name).symlink_to(path.resolve())
 
+    def optimise(self, on):
+        """Whether models are compiled with the compiler's optimisation from here on."""
+        name = pathlib.Path("sim") / "harness" / "compile.py"
+        text = (ROOT / name).read_text()
+        (self.root / name).write_text(text if on else text.replace('"-O1"', '"-O0"'))
+
     def test(self, names, seed=1):
-        """Runs tests until one fails: (verdict "green", "red" or "broken", name of the test or message)."""
+        """Runs tests until one fails: (verdict "green", "red", "UNKNOWN" or "broken", name of the test or message)."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", "--timeout=0",
                    "--seed", str(seed), *names]
         variables = dict(os.environ, ROCE_VSIM_CACHE=str(self.cache), PYTHONDONTWRITEBYTECODE="1")
@@ -223,7 +225,7 @@ class Copy:
             return "green", ""
         first = re.search(r"^(FAILED|ERROR) (\S+)", done.stdout, re.M)
         if done.returncode < 0:
-            return "red", "processor time"
+            return "UNKNOWN", f"not over in {CPU_SECONDS} s of processor time"
         # Of a failure pytest names the file that raised, of an error in a fixture the message alone.
         where  = re.search(r"^(/[^:\s]+):\d+: (.*)$", done.stdout, re.M)
         inside = where and re.search(f"/(migen|litex)/|/harness/(compile|emit).py$|^{self.root}/roce_soc/", where[1])
@@ -263,11 +265,13 @@ def judge(copy, module, fault, argued, args):
     engine = [n for n in ENGINE if not args.no_engine and not args.tests and (ROOT / n).exists()]
     fault.apply(copy.root)
     try:
-        for names in (args.tests or tests_of(module, fault), engine):
+        # A small model is compiled once and runs shortly: without optimisation it is judged in half the time.
+        for names, optimised in ((args.tests or tests_of(module, fault), False), (engine, True)):
+            copy.optimise(optimised)
             verdict, by = copy.test(names, args.seed) if names else ("green", "")
             if verdict == "broken":
                 return None
-            if verdict == "red":
+            if verdict != "green":
                 break
         why = argument(fault, argued) if verdict == "green" else None
     finally:
@@ -334,7 +338,7 @@ def main(argv=None):
     finally:
         if copy:
             copy.close()
-    survived = [r for r in rows if r["verdict"] == "SURVIVED"]
+    survived = [r for r in rows if r["verdict"] in ("SURVIVED", "UNKNOWN")]
     if args.json:
         print(json.dumps(rows, indent=1))
     else:

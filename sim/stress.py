@@ -124,6 +124,9 @@ def main(argv=None):
         clocks = sum(done["clocks"] for done in plays)
         print(f"stress: {len(plays)} plays of {len(names)} parts, {clocks} clocks, {len(failed)} failed"
             + "".join(f"\n  {done['part']} seed {done['seed']}" for done in failed))
+        for module in (importlib.import_module(PARTS[name][0]) for name in names):
+            if hasattr(module, "summary"):
+                print(f"{module.__name__.split('.')[-1]}: {module.summary()}")
     return env.FAILED if failed else env.OK
 
 

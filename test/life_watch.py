@@ -32,15 +32,15 @@ class Watch:
             return [f.data for f in got]
         self.engine.frames = frames
 
-    def forbid(self, what, since, qp=None, rings=()):
-        """No payload of `qp` (its index) is moved, no byte of `rings` (address, size) read or written."""
-        def payload(e):
+    def forbid(self, what, since, qp=None, rings=(), payload=True):
+        """No payload of `qp` (its index) is moved, unless `payload` is False, no byte of `rings` (address, size) read or written."""
+        def moves(e):
             return e["qpi"] == qp and e["addr"] >= ENGINE_VA
 
         def ring(e):
             return any(e["addr"] < at + size and e["addr"] + e["length"] > at for at, size in rings)
-        if qp is not None:
-            self.rules.append(Rule(what, qp, since, payload))
+        if qp is not None and payload:
+            self.rules.append(Rule(what, qp, since, moves))
         if rings:
             self.rules.append(Rule(what, qp, since, ring))
 

@@ -10,6 +10,7 @@ from collections import Counter
 from roce_soc import abi, verbs
 from roce_soc.errors import ERRORS
 from sim.engine import MACS
+from sim.harness.memory import READS, WRITES
 from test.engine_bench import ACCESS, ENGINE_VA, REGION, ModelBench
 from test.engine_traffic import Half, Traffic, check_idle
 from test.life_leak import leaks
@@ -308,6 +309,53 @@ class Life:
         self.again(qp)
         operations[what.lower()] += 1
 
+    def play_queue(self):
+        """A completion or receive queue is taken away under its living QP: no byte of it moves; the QP is made anew."""
+        rng, (qp,) = self.rng, self.some()
+        what, opcode, layout, index, ring, size = rng.choice((
+            ("completion queue", abi.CMD_WRITE_CQ, abi.CQ_ARGS, qp.send_cq.index, qp.send_cq, abi.CQE_BYTES),
+            ("receive queue", abi.CMD_WRITE_RQ, abi.RQ_ARGS, qp.attributes["rq_index"], qp.rq, abi.RECV_WQE_BYTES)))
+        lost = self.engine.counter(ERRORS["CQ_OVERFLOW"].index)
+        self.kill([qp])
+        end, = self.command((opcode, abi.pack_args(layout, index=index)))
+        self.watch.forbid(what, end, qp.index, [(ring.addr, size << ring.log2)], payload=False)
+        self.work(rng.choice((0, 100, 1000, 3000)))
+        if self.engine.counter(ERRORS["CQ_OVERFLOW"].index) != lost:
+            assert qp.query()["state"] == abi.QP_ERR, "a completion was lost, the QP lives on"
+        self.reset([qp])
+        self.destroy(qp)
+        self.watch.lift(qp.index, what)
+        self.create(qp)
+        # Entries that were there already may have been taken, and told to a queue that is no more.
+        self.traffic.refused_doorbells = self.engine.counter(ERRORS["DOORBELL"].index)
+        operations[what] += 1
+
+    def play_fault(self):
+        """A ring of one QP cannot be read, or not be written: who needs it fails, and is made anew."""
+        rng, traffic, (qp,) = self.rng, self.traffic, self.some()
+        ring, size, kind = rng.choice(((qp.sq, abi.SEND_WQE_BYTES, READS), (qp.rq, abi.RECV_WQE_BYTES, READS),
+            (qp.send_cq, abi.CQE_BYTES, WRITES)))
+        for group in (traffic.suspects, traffic.unread):
+            group.add(qp.qpn)
+        self.engine.memory.fail(ring.addr, ring.addr + (size << ring.log2), rng.randrange(1, 4), kinds=kind)
+        traffic.add(qp, 4)
+        for _ in range(rng.choice((1, 20))):
+            self.work(rng.randrange(1, 1000))
+            if qp.query()["state"] == abi.QP_ERR:
+                operations["ring fault met"] += 1
+                break
+        self.reset([qp])
+        self.engine.memory.heal()
+        for group in (traffic.suspects, traffic.unread):
+            group.remove(qp.qpn)
+        if ring is qp.send_cq or rng.random() < .5:
+            # Completions that were lost left a gap.
+            self.destroy(qp)
+            self.create(qp)
+        else:
+            self.again(qp)
+        operations["ring fault"] += 1
+
     def play_events(self):
         """The event queue is made anew; events come in the new one, from its first place on."""
         for qp in self.bench.pairs:
@@ -338,7 +386,8 @@ class Life:
         assert qp.query()["state"] == qp.attributes["state"] == abi.QP_RTS
         operations["refused command"] += 5
 
-    PLAYS = ((play_reset, 6), (play_destroy, 5), (play_drained, 2), (play_region, 4), (play_events, 1), (play_refused, 1))
+    PLAYS = ((play_reset, 6), (play_destroy, 5), (play_drained, 2), (play_region, 4), (play_queue, 2), (play_fault, 2),
+        (play_events, 1), (play_refused, 1))
 
     def run(self, count):
         """So many plays at random clocks, then the rest of the work, then everything is destroyed. Returns the clocks."""

@@ -19,4 +19,5 @@ def test_operations():
     done = stress_life.operations
     print(stress_life.summary())
     if len(done) and sum(done.values()) > 100:
-        assert set(done) >= {"reset", "err", "destroy", "sqd", "invalidate", "reregister", "event queue", "refused command", "late frame"}
+        assert set(done) >= {"reset", "err", "destroy", "sqd", "invalidate", "reregister", "event queue", "refused command", "late frame",
+            "completion queue", "receive queue", "ring fault", "ring fault met"}
