@@ -6,7 +6,7 @@ from litex.gen import *
 from migen import *
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START
-from roce_soc.transport.responder_layout import PSEUDO_CTL, PSEUDO_NONE, PSEUDO_SILENT, packet_layout
+from roce_soc.transport.responder_layout import PSEUDO_CTL, PSEUDO_KILL, PSEUDO_NONE, PSEUDO_SILENT, packet_layout
 from roce_soc.transport.responder_park import PARK_DEPTH, PARK_QP, RequestEntry
 from sim.harness import Sim, build
 
@@ -182,6 +182,30 @@ def test_control_waits_for_the_check_stage(so):
         b.packet.send(qpi=4, psn=2)
         b.run(60)
         assert b.psns(4) == [1, 2] and not b.ctl.pending, gap
+
+
+@pytest.mark.parametrize("op", [CTL_ERR, CTL_RESET])
+def test_drain_among_kills(so, op):
+    """The QP is silenced before its parked packets pass, also while others are killed or fall silent, at any clock."""
+    for gap in range(10):
+        b = Bench(so)
+        kill, silent = b.sim.source("kill"), b.sim.source("silent")
+        b.starve(2)
+        for psn in range(3):
+            b.packet.send(qpi=2, psn=psn)
+        b.run(60)
+        b.starve()
+        for n in range(4):
+            kill.send(qpi=5, psn=n, row=41)
+            silent.send(qpi=6)
+        b.run(gap)
+        b.ctl.send(qpi=2, op=op)
+        b.run(300)
+        mine = [(f["pseudo"], f["code"] if f["pseudo"] == PSEUDO_CTL else f["psn"]) for f in b.left if f["qpi"] == 2]
+        assert mine == [(PSEUDO_SILENT, 0), *[(PSEUDO_NONE, n) for n in range(3)], (PSEUDO_CTL, op)], gap
+        others = [(f["qpi"], f["pseudo"], f["psn"], f["code"]) for f in b.left if f["qpi"] != 2]
+        assert [f for f in others if f[0] == 5] == [(5, PSEUDO_KILL, n, 41) for n in range(4)], gap
+        assert sum(f[:2] == (6, PSEUDO_SILENT) for f in others) == 4 and len(others) == 8, gap
 
 
 def test_no_room(so):
