@@ -90,9 +90,9 @@ class Frames:
         engine.write_memory(BUFFERS, self.random.randbytes(REGION))
         self.bench.work(SETTLE)
         self.rings   = engine.roce._next - RING_MEMORY[0]
-        # Registers that move when nothing arrives: clocks, scanners.
+        # Registers that move when nothing arrives: clocks, scanners, what follows lines without a meaning; of one bit, too.
         self.restless, before = set(), self.bench.sim.registers(REGISTERS)
-        for _ in range(8):
+        for _ in range(20):
             self.bench.step(37)
             now = self.bench.sim.registers(REGISTERS)
             self.restless |= {name for name in now if now[name] != before[name]}
