@@ -46,15 +46,15 @@ MODULES = {
     "reply":     (("transport/reply*.py",), ("test_reply*.py", "test_responder*.py")),
     "requester": (("transport/requester*.py",), _SEND),
     "completer": (("transport/completer*.py",), ("test_completer*.py", *_SEND)),
-    "retry":     (("transport/retry.py",), ("test_retry*.py", *_SEND)),
+    "retry":     (("transport/retry.py", "transport/retire_items.py"), ("test_retry*.py", "test_retire*.py", *_SEND)),
     "mr":        (("memory/mr.py",), ("test_mr*.py", "test_responder.py")),
-    "sq":        (("queue/sq.py",), ("test_sq*.py", "test_requester*.py")),
+    "sq":        (("queue/sq*.py",), ("test_sq*.py", "test_push.py", "test_requester*.py")),
     "rq":        (("queue/rq.py",), ("test_rq*.py", "test_responder*.py")),
     "cq":        (("queue/cq.py",), ("test_cq*.py",)),
     "eq":        (("queue/eq.py",), ("test_eq*.py", "test_cq*.py")),
-    "doorbell":  (("queue/doorbell.py",), ("test_doorbell*.py",)),
+    "doorbell":  (("queue/doorbell.py", "queue/push.py"), ("test_doorbell*.py", "test_push.py")),
 }
-ENGINE = tuple(f"test/test_{name}.py" for name in ("engine_cases", "engine_frames", "engine", "engine_stress"))
+ENGINE = tuple(f"test/test_{name}.py" for name in ("engine_cases", "engine_frames", "engine", "engine_stress", "engine_push"))
 
 # Faults -------------------------------------------------------------------------------------------
 

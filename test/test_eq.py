@@ -9,7 +9,8 @@ from roce_soc.queue.eq import CAUSE_OVERFLOW, CAUSES, EventQueue
 from sim.harness import Sim, build
 from sim.harness.memory import IDEAL, SLOW
 
-ADDR = 0x20000
+ADDR  = 0x20000
+EAGER = dict(latency=4, cmd_stall=.7, ahead=4)      # takes data before the command they belong to.
 
 
 class Events(LiteXModule):
@@ -70,7 +71,7 @@ class Bench:
         return [self.sim.peek(f"count{i}") for i in range(len(CAUSES) + 1)]
 
 
-@pytest.mark.parametrize("memory", [IDEAL, SLOW])
+@pytest.mark.parametrize("memory", [IDEAL, SLOW, EAGER])
 def test_order_and_wrap(so, memory, rng):
     """Several turns of the ring: each client's order, every field, the time, and one cause pulse an event."""
     bench, sent, got = Bench(so, **memory), {p: [] for p in range(3)}, []
@@ -171,7 +172,7 @@ def test_cause_after_the_entry(so):
     assert [e["queue"] for e in bench.poll()] == [4]
 
 
-@pytest.mark.parametrize("memory", [IDEAL, SLOW])
+@pytest.mark.parametrize("memory", [IDEAL, SLOW, EAGER])
 def test_made_anew_at_every_clock(so, memory):
     """A geometry that comes in the midst of an event: nothing lands in the old ring any more, the new one begins at its first place."""
     for clock in range(24):

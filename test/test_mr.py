@@ -10,12 +10,13 @@ from roce_soc.errors import BY_INDEX
 from roce_soc.memory.mr import MRTable
 from sim.harness import Sim, build
 
-M64 = 1 << 64
+M64      = 1 << 64
+PATIENCE = 2000
 
 
 class Table(LiteXModule):
     def __init__(self):
-        self.mr    = MRTable(16)
+        self.mr    = MRTable(16, patience=PATIENCE)
         self.ports = [self.mr.get_port() for _ in range(3)]
         self.begun, self.ended = Signal(), Signal()      # accesses of the first client.
         self.ports[0].track(self.begun, self.ended)
@@ -164,6 +165,36 @@ def test_old_accesses_are_awaited(so, index, over):
     b.write.send(index=7, valid_row=1, access=15, length=128)
     b.sim.step(20)
     assert not b.write.pending
+
+
+def test_patience(so):
+    """An access that never ends holds an invalidation up for so long; its key is dead from the start, the place free then."""
+    b = Bench(so)
+    b.region(4, access=7, length=64)
+    b.sim.poke("begun", 1)
+    b.sim.step()
+    b.sim.poke("begun", 0)
+    b.rows[4] = None
+    for _ in range(2):
+        b.write.send(index=4, valid_row=0)
+        b.sim.step(PATIENCE - 100)
+        assert b.write.pending and b.check(key=0x400, va=0, length=1, access=1, pd=0) == "MR_KEY"
+        b.sim.step(200)
+        assert not b.write.pending
+        b.region(4, access=7, length=64)
+        assert b.check(key=0x400, va=0, length=1, access=1, pd=0) is None
+        b.rows[4] = None
+
+
+def test_nothing_to_remove(so):
+    """A place without a region is removed: no key for it is good in any clock of that."""
+    b = Bench(so)
+    b.write.send(index=6, valid_row=0)
+    for _ in range(40):
+        b.req[0].send(key=0x600, va=0, length=0, access=0, pd=0)
+    b.sim.drain(b.req[0], b.write)
+    b.sim.step(10)
+    assert {BY_INDEX[r.row].name for r in b.res[0].recv_all()} == {"MR_KEY"}
 
 
 def test_latency(so):

@@ -297,7 +297,9 @@ class Reader:
         for addr, tag, target in commands:
             self.rcmd.send(target=target, addr=addr, length=64, qpi=1, tag=tag)
         self.sim.run(lambda: len(self.rdata) >= len(commands), max_cycles=3000, every=1)
-        return [(r.tag, r["data"]) for r in self.rdata.recv_all()]
+        answers = self.rdata.recv_all()
+        assert not any(r.err for r in answers)
+        return [(r.tag, r["data"]) for r in answers]
 
 
 def memory_word(addr):

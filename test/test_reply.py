@@ -362,6 +362,27 @@ def test_payload_error_is_told_once(so):
     assert len(b.take()) == 8 and b.reads_done(1) == 1
 
 
+@pytest.mark.parametrize("count", [1, 5, 17])
+def test_reset_begins_at_the_first_place(so, count):
+    """READs counted in one life do not count in the next: its READs are the ring's from the first place on."""
+    b = Bench(so)
+    for n in range(count):
+        b.read(1, n, 8)
+        b.run(60)
+    assert b.reads_done(1) == count and len(b.take()) == count
+    b.sink.send(kind=REPLY_CTL, qpi=1, code=CTL_RESET)
+    b.run(100)
+    assert b.reads_done(1) == 0
+    b.sink.send(kind=REPLY_CTL, qpi=1, code=CTL_START)
+    b.run(60)
+    b.index[1] = 0
+    b.reads.set(stall=.9)
+    for n in range(6):
+        b.read(1, 100 + 2*n, 500, va=0x4000*n)
+    b.run(600)
+    assert [o[2] for o in b.take()] == list(range(100, 112)) and b.reads_done(1) == 6
+
+
 @pytest.mark.parametrize("op", [CTL_RESET, CTL_ERR])
 def test_control_cuts(so, op):
     b = Bench(so)

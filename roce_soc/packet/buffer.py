@@ -232,7 +232,7 @@ class PacketBuffer(LiteXModule):
                 job_first.eq(0),
                 job_left.eq(job_left - Mux(job_discard, CHUNK_BEATS, 1)),
                 job_lane.eq(job_lane + 1),
-                If(step_chunk_ends, job_chunk.eq(link_read.dat_r), job_lane.eq(0)),
+                If(step_chunk_ends, job_chunk.eq(link_read.dat_r)),
             ),
             If(load,
                 job_valid.eq(use_drop | self.fetch.valid),

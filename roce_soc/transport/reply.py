@@ -252,9 +252,9 @@ class RoCEReply(LiteXModule):
                 new.r_psn.eq(cur.psn + 1), new.r_va.eq(cur.va + size), new.r_length.eq(cur.length - size),
                 new.active.eq(~last),
             ),
-            # A READ accepted just now has none waiting behind it, and no turn that would be given back.
+            # A READ accepted just now has none waiting behind it; a turn that waits is for an acknowledge or a mark, so `more`.
             If(op.kind == OP_ACCEPT,
-                new.queued.eq(old.queued | more), self.push.eq(~old.queued & more),
+                new.queued.eq(more), self.push.eq(~old.queued & more),
             ).Elif(~cur.ack & last & self.waiting,
                 self._load(),
             ).Else(
