@@ -9,7 +9,6 @@ from sim.engine import Bench
 # Memories that are not compared: (path, why).
 EXCEPTIONS = (
     (r"\.monitor\.", "counters and refusals of the whole port, not of a QP"),
-    (r"\.generation\.memory", "counts rewinds: what waits to be sent is older"),
     (r"\.rq\.tag_info\.", "by read tag, written before each read"),
     (r"\.items\.table\.", "by QP, guarded by the flag that it waits"),
     (r"\.entry\.links\.", "by parking place, written when a packet is put behind another"),
@@ -19,7 +18,7 @@ EXCEPTIONS = (
 # Rows with fields that may differ: (path, layout, fields, why).
 FIELDS = (
     (r"\.cursors\.",           cursor_layout(),    ("epoch", "life"), "count restarts of the prefetch and RESETs"),
-    (r"\.state\.requester\.",  requester_layout(), ("epoch", "life", "generation"), "count restarts, RESETs, rewinds"),
+    (r"\.state\.requester\.",  requester_layout(), ("epoch", "life"), "count restarts of the prefetch and RESETs"),
     (r"\.entry\.lists\.",      [("parked", 1), ("ends", 12), ("count", 6)], ("ends",), "mean nothing while none is parked"),
 )
 # Flags that are the difference of two tables with one writer each.

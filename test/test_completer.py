@@ -122,6 +122,26 @@ def test_read_implies_ack(seed):
     assert not refused(b)
 
 
+@pytest.mark.parametrize("answered", range(1, 4))
+def test_reads_of_a_former_life(seed, answered):
+    """READs answered and READs still open at a RESET do not count in the next life."""
+    b = bench(seed, [(WR_RDMA_READ, 20)]*4)
+    for n in range(answered):
+        read(b, 0x1000 + n, "ONLY", bytes(20))
+    expect_cqes(b, 0, [0]*answered)
+    b.reset(0)
+    b.cqes.clear()
+    b.connect(0, pmtu=256, psn=0x2000)
+    for _ in range(4):
+        b.post(0, WR_RDMA_READ, 20)
+    b.peers[0] = Silent()
+    b.run(cycles=400)
+    for n in range(4):
+        read(b, 0x2000 + n, "ONLY", bytes(20))
+    expect_cqes(b, 0, [0]*4)
+    assert not refused(b) and not b.events
+
+
 def test_ack_passes_read(seed):
     """An ACK beyond an outstanding READ: its data was lost; the READ and all behind it are sent again."""
     b = bench(seed, [(WR_SEND, 10), (WR_RDMA_READ, 300), (WR_SEND, 5)])

@@ -106,8 +106,8 @@ def write_ctl(s5, step, sq, row, moved):
                 row.flushing.eq(0),
             ],
             CTL_RESET : [
+                # CTL_STOP has counted a generation and its marker is back: none is under way.
                 row.raw_bits().eq(0),
-                row.generation.eq(s5.generation + 1),
                 row.epoch.eq(s5.epoch + 1),
                 row.life.eq(s5.life + 1),
                 moved.eq(1),
