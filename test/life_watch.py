@@ -8,7 +8,7 @@ from test.engine_bench import ENGINE_VA
 from test.model.packet import parse
 
 CANARY = 0xa5
-FRAMES = 600       # clocks in which whole frames that wait for the MAC may still leave.
+FRAMES = 1000      # clocks in which whole frames that wait for the MAC may still leave: 512 beats, a MAC that stalls 0.4.
 
 Rule = namedtuple("Rule", "what qp since touches")
 
