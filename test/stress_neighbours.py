@@ -10,7 +10,7 @@ from roce_soc.errors import ERRORS
 from sim.engine import IPS, MACS
 from sim.harness.memory import READS
 from sim.wire import WIRE_OVERHEAD
-from test.engine_pair import QPN, REGION, VA, Pair
+from test.engine_pair import ACCESS, QPN, REGION, VA, Pair
 from test.model.packet import Packet, raw
 
 GOOD     = 60
@@ -19,7 +19,8 @@ WINDOW   = 16_000
 KEEP     = 0.95
 SOURCE   = 1 << 20          # of each region: what is sent and read; behind it each message has a place of its own.
 GUARD    = 64               # bytes behind a place that nobody writes.
-BAD      = ("rnr", "dead", "slow", "rewind")
+BAD      = ("rnr", "dead", "slow", "rewind", "far")
+FAR      = 800              # clocks that the memory of the payload of "far" takes.
 MIXES    = {"large": (4096, 2048, 1024, 5000, 300), "mixed": (64, 256, 1024, 4096, 700, 1), "small": (64, 0, 32, 100)}
 WORK     = ("SEND", "WRITE", "READ")
 CODES    = {"SEND": verbs.WR_SEND, "WRITE": verbs.WR_RDMA_WRITE, "READ": verbs.WR_RDMA_READ}
@@ -49,6 +50,8 @@ class Field:
     def __init__(self, seed, mix, bad=(), good=GOOD):
         self.rng   = random.Random(seed)
         self.pair  = Pair(seed=seed, paced=False)
+        for engine in self.pair.engines:
+            engine.memory.set(depth=512)        # both targets are behind one port of the model.
         self.mix, self.count = MIXES[mix], COUNTS[mix]
         self.log2  = max(6, (self.count - 1).bit_length())
         self.bytes = Counter()              # on the wires, by QPN of engine a.
@@ -56,6 +59,7 @@ class Field:
         self.owner = {}
         self.seen  = Counter()
         self.data  = [random.Random(seed + n).randbytes(SOURCE) for n in (7, 8)]
+        self.far   = [self.far_region(engine) for engine in self.pair.engines] if "far" in bad else None
         self.free  = [VA + SOURCE]*2        # next place on each side.
         self.moves = []                     # (side that gets them, place, offset in the other's source, bytes)
         self.pairs = [self.connect("good") for _ in range(good)]
@@ -67,8 +71,10 @@ class Field:
             for side in range(2):
                 self.post(ends, side, self.count)
         for kind, ends in self.bad.items():
-            work = WORK if kind in ("dead", "rewind") else ("SEND",)
+            work = WORK if kind in ("dead", "rewind", "far") else ("SEND",)
             self.post(ends, 0, self.count, work=work, receives=kind != "rnr")
+            if kind == "far":
+                self.post(ends, 1, self.count)
             if kind == "slow":
                 self.slow_ring(ends[1].qp)
 
@@ -86,13 +92,18 @@ class Field:
         self.kinds[a.qpn] = kind
         return ends
 
+    def far_region(self, engine):
+        """A region in target 1, which takes FAR clocks for each access."""
+        engine.memory.slow(VA, VA + REGION, FAR, target=1)
+        return engine.roce.reg_mr(VA, REGION, access=ACCESS, target=1)
+
     def slow_ring(self, qp):
         """The receive ring of a QP of engine b moves to target 1, where a read takes 1000 clocks and more."""
         engine = self.pair.b
         ring   = engine.read_memory(qp.rq.addr, abi.RECV_WQE_BYTES << qp.rq.log2)
         engine.memory.write(qp.rq.addr, ring, target=1)
         engine.memory.slow(qp.rq.addr, qp.rq.addr + len(ring), (1000, 3000), target=1, kinds=READS)
-        engine.memory.set(reorder=1.0)
+        engine.port("dr").set(reorder=1.0)
         engine.roce.command(abi.CMD_WRITE_RQ, abi.pack_args(abi.RQ_ARGS, index=qp.attributes["rq_index"], valid=1,
             log2=qp.rq.log2, page=qp.page, addr=qp.rq.addr, target=1))
 
@@ -108,7 +119,8 @@ class Field:
     def post(self, ends, side, count, work=WORK, receives=True):
         """`count` operations of one end, receives at the other; doorbells later."""
         mine, peer = ends[side], ends[1 - side]
-        mr, far    = self.pair.mrs[side], self.pair.mrs[1 - side]
+        mrs        = self.far if self.kinds[ends[0].qp.qpn] == "far" else self.pair.mrs
+        mr, far    = mrs[side], mrs[1 - side]
         for n in range(count):
             operation, length = self.rng.choice(work), self.rng.choice(self.mix)
             into   = side if operation == "READ" else 1 - side

@@ -2,6 +2,7 @@
 """memory/fetcher: pages, order, room, latency hidden, errors; on the harness' memory."""
 import pytest
 
+from roce_soc.common import TAG_WIDTH
 from roce_soc.memory.fetcher import PayloadFetcher
 from sim.harness import Sim, build
 
@@ -137,7 +138,7 @@ def test_rate(so, seed, rng, length, latency):
 
 
 def test_parameters():
-    for bad, name in ((dict(payload_beats=64), "payload_beats"), (dict(payload_beats=300), "payload_beats"), (dict(max_reads=256), "max_reads")):
+    for bad, name in ((dict(payload_beats=64), "payload_beats"), (dict(payload_beats=300), "payload_beats"), (dict(max_reads=1 << TAG_WIDTH), "max_reads")):
         with pytest.raises(ValueError, match=name):
             PayloadFetcher(**bad)
     with pytest.raises(ValueError, match="ports"):

@@ -3,6 +3,7 @@
 import pytest
 from litex.gen import LiteXModule
 
+from roce_soc.common import TAG_WIDTH
 from roce_soc.memory.port import MemoryReadArbiter, MemoryReadPort, MemoryWriteArbiter, MemoryWritePort
 from roce_soc.memory.router import MemoryHub, MemoryReadRouter, MemoryReadSplit, MemoryWriteRouter
 from roce_soc.memory.sram import RoCESRAM
@@ -347,8 +348,8 @@ def test_parameters():
         with pytest.raises(ValueError, match="cycles"):
             cls(cycles=1)
     with pytest.raises(ValueError, match="depth"):
-        MemoryWriteArbiter(depth=257)
-    for bad in (0, 8):
+        MemoryWriteArbiter(depth=(1 << TAG_WIDTH) + 1)
+    for bad in (0, TAG_WIDTH):
         with pytest.raises(ValueError, match="tag_bits"):
             MemoryReadArbiter(2, tag_bits=bad)
     for cls in (MemoryWriteRouter, MemoryReadRouter):

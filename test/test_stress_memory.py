@@ -80,7 +80,7 @@ def rate(operation, busy, options, seed=1, cycles=12_000):
 
 # Share of what they move while the fourth has fast memory, too. Packets keep one order whatever their memory: at 1000
 # clocks they wait (doc/architecture.md, section 3); a memory that stops costs them one watchdog.
-SHARES = {"placed": (.95, .45, .95), "sent": (.95, .4, .95), "replied": (.85, .2, .95)}
+SHARES = {"placed": (.95, .45, .95), "sent": (.95, .4, .95), "replied": (.92, .2, .95)}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

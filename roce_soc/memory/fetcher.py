@@ -9,11 +9,10 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import (
-    DATA_BYTES, DATA_WIDTH, PAGE_BYTES, TAG_WIDTH, memory_command_description, tx_packet_description)
+    DATA_BYTES, DATA_WIDTH, IN_FLIGHT, PAGE_BYTES, TAG_WIDTH, memory_command_description, tx_packet_description)
 from roce_soc.memory.port import DEPTH, MemoryReadPort, StreamChoice
 from roce_soc.packet.encoder import payload_description
-
-PACKET_DEPTH = 64     # packets between their read and their frame.
+from roce_soc.table import BypassQueue
 
 
 # PayloadFIFO --------------------------------------------------------------------------------------
@@ -64,7 +63,7 @@ class PayloadFetcher(LiteXModule):
     payload_beats : int
         Beats of the payload FIFO, a power of two of at least 128: what may be read ahead, which hides the memory's latency.
     max_reads : int
-        Read commands outstanding, up to 255.
+        Read commands outstanding, below 2^TAG_WIDTH.
 
     Endpoints
     ---------
@@ -80,7 +79,7 @@ class PayloadFetcher(LiteXModule):
     Latency: packet to source 0 clocks, to rcmd 1 clock, rdata to payload 0 clocks; a packet, a command, a beat a clock.
     Errors : err of rdata passes to the encoder, which marks the frame; nothing is read twice.
     """
-    def __init__(self, payload_beats=512, max_reads=DEPTH, dw=DATA_WIDTH):
+    def __init__(self, payload_beats=2048, max_reads=DEPTH, dw=DATA_WIDTH):
         if payload_beats < 128 or payload_beats & (payload_beats - 1):
             raise ValueError(f"payload_beats must be a power of two of at least 128, not {payload_beats!r}")
         if not 1 <= max_reads < 1 << TAG_WIDTH:
@@ -105,22 +104,16 @@ class PayloadFetcher(LiteXModule):
 
         # One order for all clients.
         packet = stream.Endpoint(tx_packet_description())
-        taken, straight = Signal(), Signal()
+        taken = Signal()
         self.choice  = StreamChoice(self.ports, packet, 1, taken)
-        self.packets = packets = stream.SyncFIFO(tx_packet_description(), PACKET_DEPTH)
+        self.packets = packets = BypassQueue(tx_packet_description(), IN_FLIGHT)
         issue_free   = Signal()
         self.comb += [
             packet.ready.eq(packets.sink.ready & issue_free),
             taken.eq(packet.valid & packet.ready),
-            packets.sink.valid.eq(taken & ~(straight & self.source.ready)),
+            packets.sink.valid.eq(taken),
             packets.sink.payload.eq(packet.payload),
-            # Past the FIFO while it is empty.
-            straight.eq(~packets.source.valid),
-            self.source.valid.eq(packets.source.valid | taken),
-            self.source.first.eq(1),
-            self.source.last.eq(1),
-            self.source.payload.raw_bits().eq(Mux(straight, packet.payload.raw_bits(), packets.source.payload.raw_bits())),
-            packets.source.ready.eq(self.source.ready),
+            packets.source.connect(self.source),
         ]
 
         # Split at the page: one command, or a second one that waits behind it.

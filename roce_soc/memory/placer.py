@@ -10,12 +10,12 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import (
-    DATA_BYTES, DATA_WIDTH, PAGE_BYTES, QPI_WIDTH, TARGET_WIDTH, memory_command_description,
-    place_description, place_done_description, where_description)
+    DATA_BYTES, DATA_WIDTH, IN_FLIGHT, PAGE_BYTES, QPI_WIDTH, TAG_WIDTH, TARGET_WIDTH,
+    memory_command_description, place_description, place_done_description, where_description)
 from roce_soc.memory.port import MemoryWritePort
 from roce_soc.table import BypassFIFO
 
-RECORDS = 64      # place records that may wait for their acknowledges.
+RECORDS = IN_FLIGHT   # place records that may wait for their acknowledges.
 PAGE_BEATS = PAGE_BYTES//DATA_BYTES
 
 
@@ -176,7 +176,7 @@ class PayloadPlacer(LiteXModule):
         early       = Signal()                      # the first beat completes a line by itself.
         step, emit, first_line, last_line = (Signal() for _ in range(4))
         page_line, page_first, page_last = Signal(6), Signal(), Signal()
-        tag = Signal(8)
+        tag = Signal(TAG_WIDTH)
         self.comb += [
             lane.eq(job.addr[:6]),
             turn.eq(lane - job.offset),

@@ -26,11 +26,11 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import (
-    DATA_WIDTH, TAG_WIDTH, memory_command_description, memory_rdata_description, memory_wack_description,
+    DATA_WIDTH, IN_FLIGHT, TAG_WIDTH, memory_command_description, memory_rdata_description, memory_wack_description,
     memory_wdata_description)
 
-DEPTH       = 64   # commands of one port that may be outstanding.
-BEATS_WIDTH = 7    # beats of a command: 1 to 64.
+DEPTH       = IN_FLIGHT   # commands of one port that may be outstanding.
+BEATS_WIDTH = 7           # beats of a command: 1 to 64.
 
 # Ports --------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class MemoryWriteArbiter(LiteXModule):
     n_masters : int
         Ports joined, 1 or more.
     depth : int
-        Commands outstanding, up to 256; a further one waits.
+        Commands outstanding, up to 2^TAG_WIDTH; a further one waits.
 
     Endpoints
     ---------

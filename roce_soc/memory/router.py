@@ -88,7 +88,7 @@ class MemoryReadSplit(LiteXModule):
 
     Latency: 0 clocks for the command; the answer 0 clocks with two ways, 2 with more.
     """
-    def __init__(self, n_ways, read_beats=512, in_order=True, depth=DEPTH, dw=DATA_WIDTH):
+    def __init__(self, n_ways, read_beats=DEPTH, in_order=True, depth=DEPTH, dw=DATA_WIDTH):
         if read_beats < PAGE_BYTES//DATA_BYTES:
             raise ValueError(f"read_beats must be {PAGE_BYTES//DATA_BYTES} or more, not {read_beats!r}")
         self.port = port = MemoryReadPort(dw)
@@ -239,7 +239,8 @@ class MemoryReadRouter(LiteXModule):
         check_targets(n_targets)
         self.quiet  = Signal(n_targets)
         self.none   = MemoryNoTarget(dw=dw)
-        self.split  = MemoryReadSplit(n_targets + 1, in_order=in_order, depth=depth, dw=dw)
+        # In order, the answers of fast memory wait for those of slow memory.
+        self.split  = MemoryReadSplit(n_targets + 1, 2*DEPTH if in_order else DEPTH, in_order, depth, dw)
         guards      = [MemoryReadTimeout(timeout_cycles, depth, dw) for _ in range(n_targets)]
         self.submodules += guards
         self.port, self.targets = self.split.port, [g.memory for g in guards]

@@ -10,12 +10,12 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import (
-    ctl_description, place_description, place_done_description, refusal_description, rx_packet_description)
+    IN_FLIGHT, ctl_description, place_description, place_done_description, refusal_description, rx_packet_description)
 from roce_soc.errors import index_of
 from roce_soc.transport.completer_decide import CompleterDecide
 from roce_soc.transport.requester_rows import ITEM_ERROR, TIME_WIDTH, item_description, kick_description
 
-PLACES = 64      # place records under way.
+PLACES = IN_FLIGHT   # place records under way.
 
 
 # RoCECompleter ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import (
-    OWNER_ACK, OWNER_RESPONDER, QPI_WIDTH, mr_request_description, mr_result_description, tx_packet_description,
+    IN_FLIGHT, OWNER_ACK, OWNER_RESPONDER, QPI_WIDTH, mr_request_description, mr_result_description, tx_packet_description,
     tx_sent_description)
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import NAK_PSN_SEQUENCE
@@ -20,7 +20,6 @@ from roce_soc.verbs import ACCESS_REMOTE_READ
 
 REPLIES   = 32    # packets waiting for their key check.
 ON_THE_WAY = 6    # places kept for operations that have begun.
-IN_FLIGHT = 64    # packets between fetcher and return.
 
 REPLY_FIELDS = ("qpi", "opcode", "psn", "syndrome", "msn", "length")
 TX_FIELDS    = REPLY_FIELDS + ("target", "addr")

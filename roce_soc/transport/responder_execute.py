@@ -9,7 +9,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import (
-    CTL_ERR, CTL_RESET, CTL_START, QPI_WIDTH, cqe_description, event_description, mr_request_description,
+    CTL_ERR, CTL_RESET, CTL_START, IN_FLIGHT, QPI_WIDTH, cqe_description, event_description, mr_request_description,
     mr_result_description, place_description, place_done_description, refusal_description, where_description)
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import ACK_UNLIMITED, SYNDROME_ACK, SYNDROME_RNR
@@ -20,7 +20,7 @@ from roce_soc.verbs import WC_FLAG_WITH_IMM, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_
 
 VERDICTS    = 32    # packets between check and placement.
 CHECK_ROOM  = 8     # places for what is in the check stage when it must stop.
-PLACEMENTS  = 64    # packets between placement and answer.
+PLACEMENTS  = IN_FLIGHT    # packets between placement and answer.
 
 PLACE_FIELDS = [("qpi", QPI_WIDTH), ("has_slot", 1), ("slot", 10), ("offset", 6), ("length", 13), ("lands", 1)]
 
