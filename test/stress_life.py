@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Life cycles in traffic: queue pairs, queues and regions reset, killed, destroyed and made again at random clocks.
+"""Life cycles in traffic: queue pairs, queues, regions reset, killed, broken, destroyed and made again at random clocks.
 
 After a command is done no byte moves through what it took away, late packets of a former life change nothing, the
 neighbours do not notice, and when all is destroyed the engine is as after power-up.
