@@ -5,8 +5,8 @@ Ref: InfiniBand Architecture vol. 1 ch. 9.6 to 9.9 (validation, responder and re
 10.2, 10.10 (queues, completion status); Annex A17 (RoCEv2). IPv4: RFC 791; UDP: RFC 768.
 
 A check names its row; the row says what goes on the wire, what each side's completion carries, what
-becomes of the QP and which counter moves. Clauses are chapters of the specification. `index` is the number in refusal records and in a CQE's
-vendor_err; 0 means no error. Indices are ABI: rows are added at free numbers, never renumbered.
+becomes of the QP and which counter moves. Clauses are chapters of the specification. `index` is the number in refusal
+records and in a CQE's vendor_err; 0 means no error. Indices are ABI: rows are added at free numbers, never renumbered.
 """
 from dataclasses import dataclass
 

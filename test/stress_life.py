@@ -12,8 +12,9 @@ from roce_soc.errors import ERRORS
 from sim.engine import MACS
 from sim.harness.memory import READS, WRITES
 from test.engine_bench import ACCESS, ENGINE_VA, REGION, ModelBench
-from test.engine_traffic import Half, Traffic, check_idle
+from test.engine_traffic import check_idle
 from test.life_leak import leaks
+from test.life_traffic import LifeTraffic
 from test.life_watch import Events, Watch
 from test.model.packet import internet_checksum, parse
 
@@ -29,46 +30,6 @@ operations = Counter()      # what was done in all plays of this process.
 def summary():
     """What the plays of this process did."""
     return f"{sum(operations.values())} operations: " + ", ".join(f"{count} {name}" for name, count in sorted(operations.items()))
-
-
-class LifeTraffic(Traffic):
-    """Traffic that goes on: places are used again, a killed QP is followed by one with work of its own."""
-    def __init__(self, *arguments, **options):
-        self.serial = 0
-        super().__init__(*arguments, **options)
-
-    def add(self, qp, count):
-        for side in self.sides:
-            # No work request's number comes twice: a completion of a former life shows.
-            half = self.halves[side, qp.qpn]
-            if not half.count:
-                self.serial += 100_000
-                half.count = self.serial
-        super().add(qp, count)
-
-    def _completed(self, side, qpn, wr_id, status, opcode, *more):
-        place = self.halves[side, qpn].ranges.get(wr_id)
-        super()._completed(side, qpn, wr_id, status, opcode, *more)
-        if not status and not opcode & 0x80:
-            self.places.insert(0, place[1]//self.slot)
-
-    def bury(self, qp):
-        """A QP is no more; what it had begun may or may not have landed."""
-        self.killed.discard(qp.qpn)
-        for side in self.sides:
-            self.unknown += self.halves.pop((side, qp.qpn)).ranges.values()
-
-    def birth(self, qp, count):
-        """A new QP with work."""
-        for side in self.sides:
-            self.halves[side, qp.qpn] = Half()
-        self.add(qp, count)
-
-    def top_up(self):
-        """Nobody is out of work."""
-        for qp in self.pairs:
-            if qp.qpn not in self.killed and min(len(self.halves[side, qp.qpn].todo) for side in self.sides) < 2:
-                self.add(qp, 4)
 
 
 class Life:

@@ -1,101 +1,19 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""transport/reply alone: coalescing, order of acknowledges and READ replies, duplicates, failures, control."""
+"""transport/reply alone: coalescing, order of acknowledges and READ replies, failures, control."""
 import random
 
 import pytest
-from litex.gen import *
-from litex.soc.interconnect import stream
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, OWNER_ACK, OWNER_RESPONDER
 from roce_soc.errors import ERRORS
-from roce_soc.opcodes import OPCODES
 from roce_soc.transport.reply import RoCEReply
-from roce_soc.transport.responder_layout import REPLY_ACK, REPLY_CTL, REPLY_NAK, REPLY_READ, REPLY_READ_AGAIN
-from sim.harness import Sim, build
-
-N    = 16
-NAME = {o.value: o.name[3:].replace("READ_RESPONSE_", "") for o in OPCODES.values() if o.transport == "RC"}
-
-
-class Scheduler(LiteXModule):
-    """The scheduler with outputs whose fields are all driven."""
-    def __init__(self):
-        self.reply = RoCEReply(N)
-        self.outputs = {}
-        for name in ("control", "reads", "request", "kill", "refusal"):
-            source = getattr(self.reply, name)
-            self.outputs[name] = stream.Endpoint(source.description)
-            self.comb += source.connect(self.outputs[name])
+from roce_soc.transport.responder_layout import REPLY_ACK, REPLY_CTL, REPLY_READ
+from test.reply_bench import Bench, compiled
 
 
 @pytest.fixture(scope="module")
 def so():
-    top = Scheduler()
-    return build(top, {**top.outputs, "sink": top.reply.sink, "result": top.reply.result, "sent": top.reply.sent, "ready": top.reply.ready,
-                       "qpi": top.reply.reads_qpi, "done": top.reply.reads_done, "ctl_done": top.reply.ctl_done}, name="reply")
-
-
-class Bench:
-    """Key checks are granted at address va + 1 unless `refuse` says a row; packets are sent at once."""
-    def __init__(self, so, seed=1, stall=0.0):
-        self.sim = sim = Sim(so, seed=seed)
-        self.sink, self.result, self.sent = (sim.source(n) for n in ("sink", "result", "sent"))
-        self.control, self.reads, self.request, self.kill, self.refusal = (
-            sim.sink(n) for n in ("control", "reads", "request", "kill", "refusal"))
-        for sink in (self.control, self.reads, self.request):
-            sink.set(stall=stall)
-        self.out, self.checks, self.places, self.clocks, self.marks = [], [], [], [], 0
-        self.refuse = lambda request: 0
-        self.error  = lambda packet: 0
-        self.index  = [0]*N
-        sim.reset()
-        sim.wait("ready", 1)
-        for qpi in range(4):
-            self.sink.send(kind=REPLY_CTL, qpi=qpi, code=CTL_START)
-            self.run(40)
-
-    def run(self, cycles=100):
-        for _ in range(0, cycles, 2):
-            self.sim.step(2)
-            for r in self.request.recv_all():
-                self.checks.append((r.va, r.length))
-                self.result.send(row=self.refuse(r), target=2, addr=(r.va + 1) % 2**64)
-            for sink, owner in ((self.control, OWNER_ACK), (self.reads, OWNER_RESPONDER)):
-                for p in sink.recv_all():
-                    assert p.owner == owner
-                    error = 0 if p.marker else self.error(p)
-                    self.clocks.append(p.first)
-                    if p.length:
-                        assert p.target == 2
-                        self.places.append(p.addr)
-                    self.sent.send(owner=owner, marker=p.marker, qpi=p.qpi, psn=p.psn, err=error)
-                    if p.marker:
-                        self.marks += 1
-                    elif not error:
-                        self.out.append((p.qpi, NAME[p.opcode], p.psn, p.syndrome if NAME[p.opcode] == "ACKNOWLEDGE" else p.length, owner))
-
-    def take(self):
-        out, self.out = self.out, []
-        return out
-
-    def ack(self, qpi, psn, syndrome=0x1f, kind=REPLY_ACK):
-        self.sink.send(kind=kind, qpi=qpi, psn=psn, syndrome=syndrome, msn=psn)
-
-    def nak(self, qpi, psn, syndrome=0x60):
-        self.ack(qpi, psn, syndrome, REPLY_NAK)
-
-    def read(self, qpi, psn, length, va=0x1000, kind=REPLY_READ, **fields):
-        last = psn + max(1, -(-length//256)) - 1
-        self.sink.send(**{**dict(kind=kind, qpi=qpi, psn=psn & 0xffffff, last_psn=last & 0xffffff, va=va, rkey=5, length=length,
-                                 index=self.index[qpi], pmtu=1, pd=3, msn=psn & 0xffffff,
-                                 target=2, addr=(va + 1) % 2**64), **fields})
-        if kind == REPLY_READ:
-            self.index[qpi] = (self.index[qpi] + 1) % 32
-
-    def reads_done(self, qpi):
-        self.sim.poke("qpi", qpi)
-        self.sim.step(1)
-        return self.sim.peek("done")
+    return compiled()
 
 
 def test_newer_ack_replaces_older(so):
@@ -222,104 +140,6 @@ def test_full_ring_of_reads_wraps(so):
             b.run(10)
     b.run(600)
     assert [o[2] for o in b.take()] == want
-
-
-def test_duplicates(so):
-    b = Bench(so)
-    for n in range(6):
-        b.read(1, 10*n, 500, va=0x1000*n)
-    b.run(200)
-    b.take()
-    # One is answered once more, several in their order, oldest first even when it comes last.
-    b.read(1, 20, 500, va=0x2000, kind=REPLY_READ_AGAIN)
-    b.run(200)
-    assert [o[2] for o in b.take()] == [20, 21]
-    for n in (2, 3, 4, 5):
-        b.read(1, 10*n, 500, va=0x1000*n, kind=REPLY_READ_AGAIN)
-    b.run(400)
-    assert [o[2] for o in b.take()] == [20, 21, 30, 31, 40, 41, 50, 51]
-    b.reads.set(stall=1.0)
-    for n in (5, 4, 1):
-        b.read(1, 10*n, 500, va=0x1000*n, kind=REPLY_READ_AGAIN)
-        b.run(60)
-    b.read(1, 55, 0, va=0x5000)
-    b.reads.set(stall=0)
-    b.run(300)
-    psns = [o[2] for o in b.take()]
-    assert psns[-1] == 55 and set(psns) == {10, 11, 40, 41, 50, 51, 55}
-    assert b.reads_done(1) == 7
-    # While it is under way: begins anew with FIRST.
-    b.reads.set(stall=.9)
-    b.read(1, 60, 256*30, va=0)
-    b.run(100)
-    b.read(1, 60, 256*30, va=0, kind=REPLY_READ_AGAIN)
-    b.reads.set(stall=0)
-    b.run(300)
-    out = b.take()
-    first = [i for i, o in enumerate(out) if o[1] == "FIRST"]
-    assert len(first) == 2 and [o[2] for o in out[first[1]:]] == list(range(60, 90))
-    # An older one interrupts the READ under way, which begins anew behind it.
-    b.read(1, 90, 256*8, va=0)
-    b.reads.set(stall=1.0)
-    b.read(1, 98, 256*50, va=0)
-    b.run(100)
-    b.read(1, 90, 256*8, va=0, kind=REPLY_READ_AGAIN)
-    b.run(60)
-    b.reads.set(stall=0)
-    b.run(400)
-    psns = [o[2] for o in b.take()]
-    assert psns[-50:] == list(range(98, 148)) and psns[-58:-50] == list(range(90, 98)) and psns[:8] == list(range(90, 98))
-    # Of a READ that is yet to come: it comes once, in its turn.
-    b.reads.set(stall=1.0)
-    b.read(1, 200, 256*30, va=0)
-    b.read(1, 230, 256*2, va=0)
-    b.run(60)
-    b.read(1, 230, 256*2, va=0, kind=REPLY_READ_AGAIN)
-    b.run(60)
-    b.reads.set(stall=0)
-    b.run(300)
-    assert [o[2] for o in b.take()] == list(range(200, 232))
-    # Out of range, other key, other address, too long.
-    for fields in (dict(psn=5), dict(rkey=6), dict(va=1), dict(length=256*30 + 1), dict(last_psn=90)):
-        fields = {**dict(psn=60, length=256*30, va=0), **fields}
-        b.read(1, kind=REPLY_READ_AGAIN, **fields)
-        b.run(200)
-        assert not b.take(), fields
-        assert [r.row for r in b.refusal.recv_all()] == [ERRORS["DUPLICATE_DROPPED"].index], fields
-
-
-def test_duplicate_close_behind_its_read(so):
-    b = Bench(so)
-    b.reads.set(stall=1.0)
-    for n in range(5):
-        b.read(2, n, 4, va=0x100*n)
-        b.read(2, n, 4, va=0x100*n, kind=REPLY_READ_AGAIN)
-    b.run(300)
-    b.reads.set(stall=0)
-    b.run(200)
-    assert not len(b.refusal) and {o[2] for o in b.take()} == set(range(5))
-
-
-def test_look_up_of_a_duplicate_is_short(so):
-    """What one peer asks again, found or not, holds up the answers of other QPs by at most 36 clocks each."""
-    b = Bench(so)
-    for n in range(16):
-        b.read(1, n, 4, va=0x100*n)
-        b.run(40)
-    b.run(400)
-    b.take()
-    for rkey, found in ((6, []), (5, list(range(16)))):
-        for psn in range(16):
-            b.read(1, psn, 4, va=0x100*psn, rkey=rkey, kind=REPLY_READ_AGAIN)
-        b.ack(2, 5)
-        begun, out = b.sim.cycles(), []
-        while not any(o[0] == 2 for o in out):
-            b.run(2)
-            out += b.take()
-            assert b.sim.cycles() - begun <= 16*36 + 30
-        b.run(600)
-        assert [o[2] for o in out + b.take() if o[0] == 1] == found
-        assert len(b.refusal.recv_all()) == 16 - len(found)
 
 
 def test_refused_read_stops_its_qp(so):

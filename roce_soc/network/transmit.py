@@ -307,7 +307,8 @@ class RoCETransmit(LiteXModule):
 
         # Ways out, a register each; short frames are padded with the zeros behind their end.
         lane = Signal(LANE_BITS)
-        self.comb += lane.eq(Mux(chosen.first & (chosen.lane < opcodes.ETHERNET_MIN_BYTES - 1), opcodes.ETHERNET_MIN_BYTES - 1, chosen.lane))
+        least = opcodes.ETHERNET_MIN_BYTES - 1
+        self.comb += lane.eq(Mux(chosen.first & (chosen.lane < least), least, chosen.lane))
         for out, loop in ((self.source, 0), (self.loop, 1)):
             self.comb += [
                 If(chosen.loop == loop, chosen.ready.eq(~out.valid | out.ready)),

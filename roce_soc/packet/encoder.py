@@ -124,8 +124,8 @@ class HeaderBuilder(LiteXModule):
         """Clock 2: headers with zero lengths and checksum. Clock 3: these take the layout's places."""
         p, row, fifo = self.packet, self.row, self.fifo
         ext        = Signal(8*header.MAX_EXT_BYTES)
-        transport  = header.bth(opcode=p.opcode, se=p.se, pad=self.packet_pad, tver=opcodes.TVER, pkey=row.pkey, becn=self.packet_cnp,
-            dest_qpn=row.dest_qpn, ackreq=p.ackreq, psn=p.psn)
+        transport  = header.bth(opcode=p.opcode, se=p.se, pad=self.packet_pad, tver=opcodes.TVER, pkey=row.pkey,
+            becn=self.packet_cnp, dest_qpn=row.dest_qpn, ackreq=p.ackreq, psn=p.psn)
         headers    = Signal(self.bits)
         udp_length, ip_length = Signal(16), Signal(16)
         behind_ip  = opcodes.UDP_BYTES + opcodes.BTH_BYTES + opcodes.ICRC_BYTES

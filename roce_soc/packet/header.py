@@ -90,8 +90,8 @@ def ip(row, ipv6, identification, length):
     if ipv6:
         return wire((6, 4), (row.tclass, 8), (row.flow_label, 20), (length, 16), (opcodes.IP_PROTOCOL_UDP, 8),
             (row.hop_limit, 8), (row.src_ip, 128), (row.dst_ip, 128))
-    return wire((IPV4_FIRST_BYTE, 8), (row.tclass, 8), (length, 16), (identification, 16), (DONT_FRAGMENT, 16), (row.hop_limit, 8),
-        (opcodes.IP_PROTOCOL_UDP, 8), (0, 16), (row.src_ip[:32], 32), (row.dst_ip[:32], 32))
+    return wire((IPV4_FIRST_BYTE, 8), (row.tclass, 8), (length, 16), (identification, 16), (DONT_FRAGMENT, 16),
+        (row.hop_limit, 8), (opcodes.IP_PROTOCOL_UDP, 8), (0, 16), (row.src_ip[:32], 32), (row.dst_ip[:32], 32))
 
 
 def udp(row, length):

@@ -129,7 +129,7 @@ class ReceiveQueues(LiteXModule):
             self.bell_trigger.sink.index.eq(queue),
         ]
         self._drive(self.producer, good, queue[:bits], index)
-        config_now, head_now, old_now = self.config.read(queue[:bits]), self.head.read(queue[:bits]), self.producer.read(queue[:bits])
+        config_now, head_now, old_now = (t.read(queue[:bits]) for t in (self.config, self.head, self.producer))
         self.sync += [
             self.refusal.valid.eq(stage[2] & ~good & ~self.clear),
             self.refusal.row.eq(ERRORS["DOORBELL"].index),

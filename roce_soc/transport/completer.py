@@ -94,7 +94,8 @@ class RoCECompleter(LiteXModule):
             waits.sink.valid.eq(known & (~work.record | buffer.sink.ready)),
             work.ready.eq(waits.sink.valid & waits.sink.ready),
             result.ready.eq(work.ready & work.check),
-            [getattr(waits.sink, n).eq(getattr(work, n)) for n in ("record", "check", "psn", "qpi", "una", "action", "row", "tell")],
+            [getattr(waits.sink, n).eq(getattr(work, n))
+                for n in ("record", "check", "psn", "qpi", "una", "action", "row", "tell")],
             If(denied,
                 waits.sink.tell.eq(1),
                 *self.fails(waits.sink, work.psn),

@@ -140,7 +140,8 @@ class RoCEReply(LiteXModule):
             op.valid.eq(ring.loaded_valid | fail | accept & ~(sent & ~send.quick.read) | turn),
             op.sent.eq(sent),
             op.qpi.eq(Mux(ring.loaded_valid, ring.loaded_qpi, Mux(fail, send.fail.qpi, Mux(accept, sink.qpi, work.source.qpi)))),
-            op.kind.eq(Mux(ring.loaded_valid, OP_LOADED, Mux(fail, OP_FAIL, Mux(accept, Mux(again, OP_AGAIN, OP_ACCEPT), OP_TURN)))),
+            op.kind.eq(Mux(ring.loaded_valid, OP_LOADED,
+                Mux(fail, OP_FAIL, Mux(accept, Mux(again, OP_AGAIN, OP_ACCEPT), OP_TURN)))),
             op.again.eq(ring.loaded_again),
             op.index.eq(Mux(ring.loaded_valid, ring.loaded_index, ring.index)),
             self.loads[0].raw_bits().eq(Mux(ring.loaded_valid, ring.loaded.raw_bits(), ring.hit.raw_bits())),
@@ -225,7 +226,8 @@ class RoCEReply(LiteXModule):
             self.waiting.eq((old.next != old.accepted) | (new.again != 0)),
         ]
         self.comb += [
-            ring.load.eq(self.load), ring.load_again.eq(new.again), ring.load_next.eq(old.next), ring.load_accepted.eq(old.accepted),
+            ring.load.eq(self.load), ring.load_again.eq(new.again),
+            ring.load_next.eq(old.next), ring.load_accepted.eq(old.accepted),
         ]
 
     def _emit(self):

@@ -85,7 +85,8 @@ class ReadRing(LiteXModule):
         self.ports = ports
 
         # Load: 0 order, choice, 1 address, 2 data, 3 here. Oldest entry: first set bit behind the newest one.
-        load0  = Record([("valid", 1), ("again", MAX_READS), ("qpi", QPI_WIDTH), ("next", READ_INDEX_WIDTH), ("accepted", READ_INDEX_WIDTH)])
+        load0  = Record([("valid", 1), ("again", MAX_READS), ("qpi", QPI_WIDTH), ("next", READ_INDEX_WIDTH),
+            ("accepted", READ_INDEX_WIDTH)])
         load1  = Record([("valid", 1), ("again", 1), ("qpi", QPI_WIDTH), ("index", READ_INDEX_WIDTH)])
         load2  = Record(load1.layout)
         choice = Record(load0.layout)

@@ -10,8 +10,8 @@ from roce_soc.transport.responder_layout import READ_INDEX_WIDTH
 
 # All that is known of a QP's replies. Flags: `inband`: a READ was accepted, so acknowledges travel with READ
 # replies; `mark`: a control operation is answered when what stands before it has been sent, `clean`: the row is zero
-# then; `again`: READs of the ring to be answered again. psn, syndrome, msn: the pending acknowledge. r_*: the READ under way, as what is
-# left of it; r_again: it is a repetition, r_turning: the change of path is due.
+# then; `again`: READs of the ring to be answered again. psn, syndrome, msn: the pending acknowledge. r_*: the READ
+# under way, as what is left of it; r_again: it is a repetition, r_turning: the change of path is due.
 ROW_LAYOUT = [
     ("pending", 1), ("queued", 1), ("started", 1), ("failed", 1), ("inband", 1), ("active", 1), ("loading", 1), ("mark", 1),
     ("clean", 1),

@@ -129,7 +129,8 @@ class ReplySend(LiteXModule):
             bad.eq(known & checked & (results.row != 0) & ~dropped),
             to_control.eq((w.kind == TX_ACK) | (w.kind == TX_MARK)),
             to_reads.eq(((w.kind == TX_INBAND) | (w.kind == TX_MARK) | is_read) & ~dropped),
-            fire.eq(known & ~bad & ~(w.after_control & self.controls.source.valid) & (control.ready | ~to_control) & ((reads.ready & flight.ready) | ~to_reads)),
+            fire.eq(known & ~bad & ~(w.after_control & self.controls.source.valid)
+                & (control.ready | ~to_control) & ((reads.ready & flight.ready) | ~to_reads)),
             fault.eq(bad & ~self.returned.valid & (self.faults.level < 8)),
             w.ready.eq(fire | fault),
             results.ready.eq(w.ready & checked),

@@ -70,7 +70,8 @@ class RequesterSegment(LiteXModule):
             packet.qpi.eq(burst.qpi),
             packet.psn.eq(burst.psn),
             packet.se.eq(burst.se & last & ~burst.is_read & (~burst.is_write | burst.has_imm)),
-            packet.ackreq.eq(burst.is_read | last | (final & burst.retry) | (burst.psn[:ACK_PERIOD_BITS] == 2**ACK_PERIOD_BITS - 1)),
+            packet.ackreq.eq(burst.is_read | last | (final & burst.retry)
+                | (burst.psn[:ACK_PERIOD_BITS] == 2**ACK_PERIOD_BITS - 1)),
             packet.length.eq(Mux(burst.is_read, 0, Mux(final, burst.length, size))),
             packet.target.eq(burst.target),
             packet.addr.eq(burst.addr),

@@ -13,8 +13,8 @@ from roce_soc.common import TICK_CYCLES, cqe_description, event_description, ref
 from roce_soc.errors import BY_INDEX, index_of
 from roce_soc.transport.requester_rows import (
     ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_SEEK, ITEM_START,
-    LOCAL_FAULT, REWIND_GO, REWIND_NONE, REWIND_PAUSE, REWIND_SEEK, TIME_WIDTH, item_description, kick_description, local_description, rewind_description,
-    walker_layout)
+    LOCAL_FAULT, REWIND_GO, REWIND_NONE, REWIND_PAUSE, REWIND_SEEK, TIME_WIDTH, item_description, kick_description,
+    local_description, rewind_description, walker_layout)
 from roce_soc.verbs import WC_SUCCESS
 
 SCAN_CYCLES = 4      # clocks from one QP's timer visit to the next QP's.
