@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The reply scheduler between a responder, key checks and a transmit path of the test's choice."""
+from migen import *
+
 from litex.gen import *
 from litex.soc.interconnect import stream
 
@@ -22,13 +24,22 @@ class Scheduler(LiteXModule):
             source = getattr(self.reply, name)
             self.outputs[name] = stream.Endpoint(source.description)
             self.comb += source.connect(self.outputs[name])
+        # A QP waits for one turn at most: more would fill the FIFO that has a place for each QP.
+        work = self.reply.work
+        self.turns, self.twice = Signal(N), Signal()
+        push = Mux(work.sink.valid & work.sink.ready, 1 << work.sink.qpi[:log2_int(N)], 0)
+        pop  = Mux(work.source.valid & work.source.ready, 1 << work.source.qpi[:log2_int(N)], 0)
+        self.sync += [
+            self.turns.eq((self.turns & ~pop) | push),
+            If((self.turns & ~pop & push) != 0, self.twice.eq(1)),
+        ]
 
 
 def compiled():
     """The scheduler, compiled."""
     top = Scheduler()
     return build(top, {**top.outputs, "sink": top.reply.sink, "result": top.reply.result, "sent": top.reply.sent, "ready": top.reply.ready,
-                       "qpi": top.reply.reads_qpi, "done": top.reply.reads_done, "ctl_done": top.reply.ctl_done}, name="reply")
+                       "qpi": top.reply.reads_qpi, "done": top.reply.reads_done, "ctl_done": top.reply.ctl_done, "twice": top.twice}, name="reply")
 
 
 class Bench:
@@ -71,6 +82,7 @@ class Bench:
                         self.out.append((p.qpi, NAME[p.opcode], p.psn, p.syndrome if NAME[p.opcode] == "ACKNOWLEDGE" else p.length, owner))
 
     def take(self):
+        assert not self.sim.peek("twice"), "a QP waits for two turns"
         out, self.out = self.out, []
         return out
 

@@ -316,6 +316,9 @@ def test_inline_is_served_once(reader):
     bench.load(0x1040, 0xdef, target=1)
     assert bench.read((0x1040, 5, 0)) == [(5, memory_word(0x1040))]
     assert bench.read((0x1040, 6, 1)) == [(6, 0xdef)]
+    for n in range(8):
+        bench.load(0x1000 + 64*n, n + 1)
+        assert bench.read((0x1000 + 64*n, 8 + n, 0)) == [(8 + n, n + 1)]
     bench.load(0x1040, 0x123)
     bench.pulse("forget")
     assert bench.read((0x1040, 7, 0)) == [(7, memory_word(0x1040))]
