@@ -28,8 +28,9 @@ ACCESS    = verbs.ACCESS_LOCAL_WRITE | verbs.ACCESS_REMOTE_WRITE | verbs.ACCESS_
 LENGTH    = {"IP_CHECKSUM", "UDP_LENGTH", "RUNT", "ICRC"}   # a length that changed is caught by what it meets first.
 # What a frame may move before it is known to be good: where it is stored and looked at, and what tells of it.
 ROWS      = r"^core0\.(?!(buffer|decoder|monitor|turnaround)\.)"
-# Registers besides: what only looks (parser, checker, rows and memory that are read) and what the timer scanner passes.
-REGISTERS = (r"^core0\.(?!(buffer|decoder|monitor|icrc|receive|receive_drain|turnaround)\.|command\.context\.row|"
+# Registers besides: what only looks (parser, checker, rows and memory that are read), what the timer scanner passes, and
+# the crossings that show counters in the registers' clock.
+REGISTERS = (r"^core0\.(?!(buffer|decoder|link|monitor|icrc|receive|receive_drain|turnaround)\.|command\.context\.row|"
              r"send\.completer\.decide\.([^.]*$|state\.)|send\.requester\.visit\.sq\.(data|err)$)")
 
 
