@@ -16,7 +16,7 @@ from test.engine_traffic import check_idle
 from test.life_leak import leaks
 from test.life_traffic import LifeTraffic
 from test.life_watch import Events, Watch
-from test.model.packet import internet_checksum, parse
+from test.model.packet import PacketError, internet_checksum, parse
 
 COMMAND  = 40_000    # clocks that a command may take at most, with the slowest memory here.
 LENGTHS  = ((0, 1, 64, 65, 1023, 1024, 1025, 3000), (64, 1000), (0, 1, 4096, 8000), (1, 100, 5000))
@@ -147,7 +147,11 @@ class Life:
         """Up to six good frames of a former life arrive once more; their number."""
         def good(frame):
             """Undamaged, also where the ICRC does not look."""
-            return parse(frame).icrc_ok and frame[:6] == MACS[0].to_bytes(6, "big") and internet_checksum(frame[14:34]) == 0
+            try:
+                whole = parse(frame).icrc_ok
+            except PacketError:
+                return False
+            return whole and frame[:6] == MACS[0].to_bytes(6, "big") and internet_checksum(frame[14:34]) == 0
         frames = [f for f in self.rng.sample(frames, min(len(frames), 6)) if good(f)]
         for frame in frames:
             self.engine.send(frame if len(frame) >= 60 else frame + bytes(60 - len(frame)))
