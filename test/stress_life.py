@@ -148,10 +148,10 @@ class Life:
         def good(frame):
             """Undamaged, also where the ICRC does not look."""
             try:
-                whole = parse(frame).icrc_ok
+                packet = parse(frame)
             except PacketError:
-                return False
-            return whole and frame[:6] == MACS[0].to_bytes(6, "big") and internet_checksum(frame[14:34]) == 0
+                packet = None
+            return packet and packet.icrc_ok and frame[:6] == MACS[0].to_bytes(6, "big") and internet_checksum(frame[14:34]) == 0
         frames = [f for f in self.rng.sample(frames, min(len(frames), 6)) if good(f)]
         for frame in frames:
             self.engine.send(frame if len(frame) >= 60 else frame + bytes(60 - len(frame)))
