@@ -319,6 +319,12 @@ def test_inline_is_served_once(reader):
     for n in range(8):
         bench.load(0x1000 + 64*n, n + 1)
         assert bench.read((0x1000 + 64*n, 8 + n, 0)) == [(8 + n, n + 1)]
+    # A command that is none, of the same address, takes nothing.
+    bench.rcmd.set(poison=False)
+    bench.read((0x1080, 1, 0))
+    bench.load(0x1080, 0x77)
+    bench.sim.step(10)
+    assert bench.read((0x1080, 2, 0)) == [(2, 0x77)]
     bench.load(0x1040, 0x123)
     bench.pulse("forget")
     assert bench.read((0x1040, 7, 0)) == [(7, memory_word(0x1040))]
