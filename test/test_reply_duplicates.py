@@ -12,6 +12,19 @@ def so():
     return compiled()
 
 
+def while_it_stands(b, reads, again):
+    """READs (PSN, packets), then one of them once more, while no reply leaves; PSNs of the replies."""
+    b.reads.set(stall=1.0)
+    for psn, packets in reads:
+        b.read(1, psn, 256*packets, va=0)
+    b.run(100)
+    b.read(1, again[0], 256*again[1], va=0, kind=REPLY_READ_AGAIN)
+    b.run(60)
+    b.reads.set(stall=0)
+    b.run(400)
+    return [o[2] for o in b.take()]
+
+
 def test_duplicates(so):
     b = Bench(so)
     for n in range(6):
@@ -48,25 +61,10 @@ def test_duplicates(so):
     assert len(first) == 2 and [o[2] for o in out[first[1]:]] == list(range(60, 90))
     # An older one interrupts the READ under way, which begins anew behind it.
     b.read(1, 90, 256*8, va=0)
-    b.reads.set(stall=1.0)
-    b.read(1, 98, 256*50, va=0)
-    b.run(100)
-    b.read(1, 90, 256*8, va=0, kind=REPLY_READ_AGAIN)
-    b.run(60)
-    b.reads.set(stall=0)
-    b.run(400)
-    psns = [o[2] for o in b.take()]
+    psns = while_it_stands(b, [(98, 50)], (90, 8))
     assert psns[-50:] == list(range(98, 148)) and psns[-58:-50] == list(range(90, 98)) and psns[:8] == list(range(90, 98))
     # Of a READ that is yet to come: it comes once, in its turn.
-    b.reads.set(stall=1.0)
-    b.read(1, 200, 256*30, va=0)
-    b.read(1, 230, 256*2, va=0)
-    b.run(60)
-    b.read(1, 230, 256*2, va=0, kind=REPLY_READ_AGAIN)
-    b.run(60)
-    b.reads.set(stall=0)
-    b.run(300)
-    assert [o[2] for o in b.take()] == list(range(200, 232))
+    assert while_it_stands(b, [(200, 30), (230, 2)], (230, 2)) == list(range(200, 232))
     # Out of range, other key, other address, too long.
     for fields in (dict(psn=5), dict(rkey=6), dict(va=1), dict(length=256*30 + 1), dict(last_psn=90)):
         fields = {**dict(psn=60, length=256*30, va=0), **fields}
