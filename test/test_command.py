@@ -352,13 +352,16 @@ def test_owner_that_does_not_answer(so):
 
 # Resets ---------------------------------------------------------------------------------------------
 
+# Port and registers are reset alone where each has a clock of its own.
+two_clocks = pytest.mark.parametrize("so", ["roce"], indirect=True, scope="module")
+
+
+@two_clocks
 def test_reset_of_the_registers(so):
     """At any clock of a command: it was done whole or not at all, no later command gets its answer."""
     rows = [dict(qpi=3, qpn=0x13, state=abi.QP_INIT, dst_mac=n*0x010101010101, src_ip=n*(1 << 100), dest_qpn=n*0x111111) for n in range(1, 6)]
     for moment in range(0, 230, 5):
         bench = Bench(so)
-        if "roce" not in bench.sim.clocks:
-            pytest.skip("one clock: the port is reset with its registers")
         old, new = rows[moment % 5], rows[(moment + 1) % 5]
         bench.modify(**old, pmtu=3)
         bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, **{**dict(pmtu=3, sq_log2=4), **new}))
@@ -374,12 +377,11 @@ def test_reset_of_the_registers(so):
         assert any(all(row[n] == values[n] for n in ("dst_mac", "src_ip", "dest_qpn")) for values in (old, new)), (moment, row)
 
 
+@two_clocks
 def test_reset_of_the_port(so):
     """At any clock of a command: its mailbox is told, by CODE_TIMEOUT if need be, and the next command works."""
     for moment in range(0, 230, 5):
         bench = Bench(so)
-        if "roce" not in bench.sim.clocks:
-            pytest.skip("one clock: the registers are reset with the port")
         bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=3, qpn=0x13, state=abi.QP_INIT, pmtu=3, sq_log2=4))
         bench.sim.step(moment)
         bench.sim.hold("roce")
@@ -394,11 +396,10 @@ def test_reset_of_the_port(so):
         assert [bench.csr(0, "value")] == [7]
 
 
+@two_clocks
 def test_reset_of_the_registers_in_a_long_command(so):
     """The port waits for an owner, for longer than the reset lasts: it ends that command, and answers the next one with its own."""
     bench = Bench(so)
-    if "roce" not in bench.sim.clocks:
-        pytest.skip("one clock: the port is reset with its registers")
     bench.modify(abi.QP_INIT)
     bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=3, qpn=0x13, state=abi.QP_RTR, pmtu=3, sq_log2=4))
     bench.sim.run(lambda: len(bench.ctl["responder"]), max_cycles=400)
