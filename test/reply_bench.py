@@ -81,6 +81,14 @@ class Bench:
                     elif not error:
                         self.out.append((p.qpi, NAME[p.opcode], p.psn, p.syndrome if NAME[p.opcode] == "ACKNOWLEDGE" else p.length, owner))
 
+    def until(self, condition, cycles=20_000):
+        """Runs until `condition()` holds; AssertionError when it does not."""
+        for _ in range(0, cycles, 2):
+            if condition():
+                return
+            self.run(2)
+        raise AssertionError(f"not reached in {cycles} clocks")
+
     def take(self):
         assert not self.sim.peek("twice"), "a QP waits for two turns"
         out, self.out = self.out, []

@@ -91,8 +91,7 @@ def test_reset_meets_every_clock_of_a_load(so):
             b.read(1, 10*n, 8)
         b.sink.send(kind=REPLY_CTL, qpi=1, code=CTL_RESET, idle=k)
         marks = b.marks
-        while b.marks < marks + 2:
-            b.run(2)
+        b.until(lambda: b.marks == marks + 2)
         out = [o[2] for o in b.take()]
         assert out == [0, 10, 20, 30][:len(out)], k
         b.run(60)
@@ -136,8 +135,7 @@ def test_full_ring_of_reads_wraps(so):
         count  = max(1, -(-length//256))
         want  += [psn + k for k in range(count)]
         psn   += count
-        while (b.index[3] - b.reads_done(3)) % 32 >= 16:
-            b.run(10)
+        b.until(lambda: (b.index[3] - b.reads_done(3)) % 32 < 16)
     b.run(600)
     assert [o[2] for o in b.take()] == want
 
@@ -182,6 +180,27 @@ def test_payload_error_is_told_once(so):
     assert len(b.take()) == 8 and b.reads_done(1) == 1
 
 
+def test_read_counts_with_its_last_reply(so):
+    """A READ is done, and its place free for another, when its last reply has left, not before."""
+    b = Bench(so)
+    b.reads.set(stall=.9)
+    b.read(1, 0, 256*20)
+    for _ in range(1000):
+        done, sent = b.reads_done(1), len(b.out)
+        assert done == 0 or sent == 20, f"done behind {sent} of 20 replies"
+        b.run(2)
+    assert len(b.out) == 20 and b.reads_done(1) == 1
+
+
+def test_a_failed_last_reply_does_not_count(so):
+    """A READ whose last reply could not be read is not done."""
+    b = Bench(so)
+    b.error = lambda packet: 2*(packet.psn == 7)
+    b.read(1, 0, 2000)
+    b.run(300)
+    assert len(b.take()) == 7 and b.reads_done(1) == 0 and len(b.kill.recv_all()) == 1
+
+
 @pytest.mark.parametrize("count", [1, 5, 17])
 def test_reset_begins_at_the_first_place(so, count):
     """READs counted in one life do not count in the next: its READs are the ring's from the first place on."""
@@ -212,8 +231,7 @@ def test_control_cuts(so, op):
     b.run(60)
     b.sink.send(kind=REPLY_CTL, qpi=1, code=op)
     marks = b.marks
-    while b.marks < marks + 2:
-        b.run(2)
+    b.until(lambda: b.marks == marks + 2)
     assert 0 < len(b.take()) < 100
     b.run(300)
     b.ack(1, 101)
