@@ -7,6 +7,8 @@ a packet) carry fields only. `valid` never depends on the same stream's `ready`.
 """
 from litex.soc.interconnect.stream import EndpointDescription
 
+from roce_soc.errors import ROW_WIDTH
+
 # Limits -----------------------------------------------------------------------------------------
 
 DATA_WIDTH       = 512            # bits of the data path.
@@ -150,7 +152,7 @@ def mr_request_description():
 
 def mr_result_description():
     """row 0: granted, bytes start at target/addr; else the row of errors.py (MR_KEY, MR_PD, ...)."""
-    return EndpointDescription([("row", 6), ("target", TARGET_WIDTH), ("addr", 64)])
+    return EndpointDescription([("row", ROW_WIDTH), ("target", TARGET_WIDTH), ("addr", 64)])
 
 
 # Queues ---------------------------------------------------------------------------------------------
@@ -179,7 +181,7 @@ def ctl_description():
 
 def refusal_description():
     """A refused packet or request: row of errors.py. One cycle of valid counts once; no ready."""
-    return EndpointDescription([("row", 6), ("qpn", 24), ("psn", 24), ("opcode", 8), ("info", 32)])
+    return EndpointDescription([("row", ROW_WIDTH), ("qpn", 24), ("psn", 24), ("opcode", 8), ("info", 32)])
 
 
 # QP connection row: written by the command port alone, read by every stage ----------------------------
@@ -205,7 +207,7 @@ def roce_header_description():
 
 def roce_frame_description(dw=DATA_WIDTH):
     """A RoCE frame from network/receive: raw beats. `end` counts bytes from the frame's start to behind the ICRC."""
-    return EndpointDescription([("data", dw), ("last_be", dw//8), ("error", dw//8)], [("end", 14), ("row", 6)])
+    return EndpointDescription([("data", dw), ("last_be", dw//8), ("error", dw//8)], [("end", 14), ("row", ROW_WIDTH)])
 
 
 def rx_beats_description(dw=DATA_WIDTH):
@@ -216,7 +218,7 @@ def rx_beats_description(dw=DATA_WIDTH):
 def rx_verdict_description():
     """The decoder's judgement of a frame, in frame order: `good`, only ever with valid, or the row of errors.py it breaks."""
     fields = [f for f in rx_packet_description().payload_layout if f[0] not in ("has_slot", "slot", "offset")]
-    return EndpointDescription(fields + [("good", 1), ("row", 6), ("response", 1), ("cnp", 1)])
+    return EndpointDescription(fields + [("good", 1), ("row", ROW_WIDTH), ("response", 1), ("cnp", 1)])
 
 
 # Commands to queue owners -----------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from roce_soc.verbs import (WC_BAD_RESP_ERR, WC_LOC_LEN_ERR, WC_LOC_PROT_ERR, WC
                             WC_REM_ACCESS_ERR, WC_REM_INV_REQ_ERR, WC_REM_OP_ERR, WC_RETRY_EXC_ERR,
                             WC_RNR_RETRY_EXC_ERR, WC_STATUS_NAMES, WC_WR_FLUSH_ERR)
 
-ERROR_ROWS = 64   # row numbers fit 6 bits.
+ROW_WIDTH  = 8    # bits of a row's number.
+ERROR_ROWS = 1 << ROW_WIDTH
 
 # Table --------------------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ from litex.soc.interconnect.csr import *
 
 from roce_soc.clocks import ClockLink
 from roce_soc.common import refusal_description
-from roce_soc.errors import ERROR_ROWS, ERRORS
+from roce_soc.errors import ERROR_ROWS, ERRORS, ROW_WIDTH
 
 REFUSAL_LINES = 64
 TRAFFIC_BASE  = ERROR_ROWS      # counters of traffic follow the error rows.
+COUNTER_WIDTH = ROW_WIDTH + 1   # bits of a counter's number.
 LINE_LAYOUT   = refusal_description().payload_layout + [("source", 8), ("time", 32)]
 
 
@@ -35,7 +36,7 @@ class MonitorCounters(LiteXModule):
     Latency: 1 clock. Errors: none.
     """
     def __init__(self, refusals, traffic):
-        self.ask,   self.index      = Signal(), Signal(8)
+        self.ask,   self.index      = Signal(), Signal(COUNTER_WIDTH)
         self.value, self.line_index = Signal(32), Signal(log2_int(REFUSAL_LINES))
         self.line   = Signal(sum(w for _, w in LINE_LAYOUT))
         self.lines, self.lost = Signal(32), Signal(32)
@@ -119,7 +120,7 @@ class RoCEMonitor(LiteXModule):
         link = ClockLink() if link is None else link
         self.traffic_names = list(traffic)
         self.counter_select = CSRStorage(fields=[
-            CSRField("index", size=8, description="Counter: row of errors.py, or 64 + traffic counter."),
+            CSRField("index", size=COUNTER_WIDTH, description=f"Counter: row of errors.py, or {TRAFFIC_BASE} + traffic counter."),
         ], description="Counter shown by `counter_value`.")
         self.counter_value = CSRStatus(32,
             description="Counter at `counter_select`, free running, sampled when `counter_select` is written.")

@@ -313,7 +313,7 @@ class Engine(Bus):
         return self.sim.peek(self.prefix + "chunks_free")
 
     def counter(self, index):
-        """Counter by number: row of errors.py, or 64 + traffic counter."""
+        """Counter by number: row of errors.py, or TRAFFIC_BASE + traffic counter."""
         self.write_register("monitor_counter_select", index)
         while not self.read_register("monitor_ready"):
             pass

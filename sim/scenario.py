@@ -205,7 +205,7 @@ class Scenario:
         return f"soc refused {({n: v for n, v in soc.items() if v})}, peer refused {dict(self.peer.endpoint.counters)}"
 
     def counter(self, index):
-        """Counter of the engine's monitor: row of errors.py, or 64 + number of a traffic counter."""
+        """Counter of the engine's monitor: row of errors.py, or TRAFFIC_BASE + number of a traffic counter."""
         self.bus.write_register("roce_monitor_counter_select", index)
         while not self.bus.read_register("roce_monitor_ready"):
             pass

@@ -76,7 +76,7 @@ def rows_of(source):
 def test_every_counter(built, rng):
     """Each row of each source, pulses of several sources and of traffic in the same clocks: no pulse lost, none doubled."""
     bench  = Bench(built)
-    wanted = dict.fromkeys(range(256), 0)
+    wanted = dict.fromkeys(range(TRAFFIC_BASE + PULSES), 0)
     for source in SOURCES:
         sent = [row for row in rows_of(source) for _ in range(rng.randrange(1, 6))]
         rng.shuffle(sent)

@@ -13,7 +13,7 @@ from roce_soc import abi, opcodes
 from roce_soc.common import (
     DATA_BYTES, DATA_WIDTH, roce_frame_description, roce_header_description, rx_beats_description,
     rx_verdict_description)
-from roce_soc.errors import ERRORS
+from roce_soc.errors import ERRORS, ROW_WIDTH
 from roce_soc.network.receive import big_endian
 from roce_soc.table import BypassFIFO
 
@@ -245,7 +245,7 @@ class RoCEDecoder(LiteXModule):
         ]
 
         # Record and tail wait for the checker; layers 3 and 4 are judged in the record's clock.
-        rules = [("l34_row", 6), ("length", 1)] + [(name, 1) for name in checks]
+        rules = [("l34_row", ROW_WIDTH), ("length", 1)] + [(name, 1) for name in checks]
         names = [n for n, _ in rx_verdict_description().payload_layout if n not in ("good", "row")]
         fields = [(n, len(getattr(q3, n))) for n in names]
         self.records = records = BypassFIFO([("record", fields), ("broken", rules)], 32)

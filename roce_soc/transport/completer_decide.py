@@ -12,7 +12,7 @@ from litex.soc.interconnect import stream
 from roce_soc.abi import QP_RTS, QP_SQD
 from roce_soc.common import (
     TICKS_PER_10US, ctl_description, mr_request_description, refusal_description, rx_packet_description)
-from roce_soc.errors import index_of
+from roce_soc.errors import ROW_WIDTH, index_of
 from roce_soc.opcodes import (
     NAK_INVALID_REQUEST, NAK_PSN_SEQUENCE, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, OPCODES,
     RNR_TIMER_10US, SYNDROME_ACK, SYNDROME_RNR)
@@ -30,7 +30,7 @@ def work_layout():
     """A visit on its way to the placer: the payload's place record, then what the walker is told."""
     names = ("qpi", "has_slot", "slot", "offset", "length", "psn")
     packet = [f for f in rx_packet_description().payload_layout if f[0] in names]
-    return packet + [("record", 1), ("check", 1), ("tell", 1), ("una", 24), ("action", ITEM_BITS), ("row", 6)]
+    return packet + [("record", 1), ("check", 1), ("tell", 1), ("una", 24), ("action", ITEM_BITS), ("row", ROW_WIDTH)]
 
 
 # CompleterDecide ----------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class CompleterDecide(LiteXModule):
             ("una_first", 24), ("reading", 1), ("first_psn", 24), ("read_va", 64), ("read_lkey", 32), ("read_length", 32),
             ("since_progress", TIME_WIDTH), ("since_busy", TIME_WIDTH), ("since_rnr", TIME_WIDTH), ("rnr_ticks", 24),
             ("is_ack", 1), ("is_read", 1), ("starts", 1), ("ends", 1), ("aeth", 1),
-            ("ack", 1), ("rnr", 1), ("nak", 1), ("nak_row", 6)]
+            ("ack", 1), ("rnr", 1), ("nak", 1), ("nak_row", ROW_WIDTH)]
         a, self.c3 = self.shift(fields)
         self.comb += [getattr(a, n).eq(getattr(row, n)) for n, _ in completer_layout()]
         self.comb += [getattr(a, n).eq(getattr(conn, n))

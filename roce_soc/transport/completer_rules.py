@@ -8,7 +8,7 @@ from migen import *
 from litex.gen import *
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START
-from roce_soc.errors import index_of
+from roce_soc.errors import ROW_WIDTH, index_of
 from roce_soc.opcodes import RNR_RETRY_INFINITE
 from roce_soc.transport.requester_rows import (
     ITEM_BITS, ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_SEEK, ITEM_START,
@@ -47,7 +47,7 @@ class CompleterRules(LiteXModule):
     RNR_EXCEEDED, NAK_*, BAD_RESPONSE, READ_LENGTH: the oldest message fails, the QP is dead until RESET.
     """
     def __init__(self, c, visit, now):
-        self.verdict = v = Record([("write", 1), ("place", 1), ("tell", 1), ("action", ITEM_BITS), ("error", 6)]
+        self.verdict = v = Record([("write", 1), ("place", 1), ("tell", 1), ("action", ITEM_BITS), ("error", ROW_WIDTH)]
             + [(f"row_{n}", w) for n, w in completer_layout()])
 
         # # #

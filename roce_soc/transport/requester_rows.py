@@ -8,6 +8,7 @@ from litex.soc.interconnect.stream import EndpointDescription
 from migen.genlib.roundrobin import RoundRobin, SP_CE
 
 from roce_soc.common import MAX_READS, OUTSTANDING, QPI_WIDTH, TARGET_WIDTH
+from roce_soc.errors import ROW_WIDTH
 
 PSN_WIDTH   = 24
 TIME_WIDTH  = 36                           # ticks; 16*2^31 still fits.
@@ -53,7 +54,7 @@ def completer_layout():
 
 def walker_layout():
     """Written by the retire walker: `tail` counts retired messages; a local fault waits for its message."""
-    return [("tail", RING_BITS + 1), ("dead", 1), ("fault", 1), ("fault_psn", 24), ("fault_row", 6)]
+    return [("tail", RING_BITS + 1), ("dead", 1), ("fault", 1), ("fault_psn", 24), ("fault_row", ROW_WIDTH)]
 
 
 def outstanding_layout():
@@ -88,7 +89,7 @@ LOCAL_KICK, LOCAL_FAULT = range(2)
 
 def local_description():
     """LOCAL_KICK: look at the ring again; LOCAL_FAULT: the message with `psn` fails with `row`."""
-    return EndpointDescription([("qpi", QPI_WIDTH), ("op", 1), ("psn", 24), ("row", 6)])
+    return EndpointDescription([("qpi", QPI_WIDTH), ("op", 1), ("psn", 24), ("row", ROW_WIDTH)])
 
 
 # What the completer tells the walker; the last four are control and answered by ctl_done.
@@ -97,7 +98,7 @@ ITEM_BITS = 4
 
 def item_description():
     """Messages below `una` are done; then `action`; `row` of errors.py with ITEM_ERROR."""
-    return EndpointDescription([("qpi", QPI_WIDTH), ("una", 24), ("action", ITEM_BITS), ("row", 6)])
+    return EndpointDescription([("qpi", QPI_WIDTH), ("una", 24), ("action", ITEM_BITS), ("row", ROW_WIDTH)])
 
 
 def burst_layout():
@@ -105,7 +106,7 @@ def burst_layout():
     return [
         ("qpi", QPI_WIDTH), ("ctl", 1), ("op", 3), ("generation", 4),
         # Duties of the launch stage.
-        ("send", 1), ("register", 1), ("push_read", 1), ("check", 1), ("row", 6),
+        ("send", 1), ("register", 1), ("push_read", 1), ("check", 1), ("row", ROW_WIDTH),
         ("out_index", RING_BITS + 1), ("read_index", READ_BITS + 1),
         ("msg_psn", 24), ("last_psn", 24), ("slot", 16), ("two_slots", 1), ("wr_id", 64),
         ("wc_opcode", 8), ("signalled", 1), ("msg_length", 32),

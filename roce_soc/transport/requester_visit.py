@@ -11,7 +11,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc.abi import QP_RTS, QP_SQD, QP_TYPE_RC
 from roce_soc.common import MAX_MESSAGE, ctl_description, mr_request_description
-from roce_soc.errors import index_of
+from roce_soc.errors import ROW_WIDTH, index_of
 from roce_soc.opcodes import PMTU_BYTES
 from roce_soc.table import BypassFIFO
 from roce_soc.transport.requester_rows import (
@@ -251,7 +251,7 @@ class RequesterVisit(LiteXModule):
         """S4: at most one of flush, jump, seek, refuse, go."""
         s4, step = self.s4, self.stages[4]
         layout = [
-            ("flush", 1), ("jump", 1), ("seek", 1), ("refuse", 1), ("go", 1), ("row", 6),
+            ("flush", 1), ("jump", 1), ("seek", 1), ("refuse", 1), ("go", 1), ("row", ROW_WIDTH),
             ("count", 24), ("bytes", READ_SHIFT + 1), ("last", 1), ("next", 24), ("local", 64), ("remote", 64)]
         a, self.s5 = self.shift(4, layout + s4.layout)
         self.comb += [getattr(a, n).eq(getattr(s4, n)) for n, _ in s4.layout]

@@ -11,7 +11,7 @@ from litex.soc.interconnect import stream
 from roce_soc.common import (
     CTL_ERR, CTL_RESET, CTL_START, IN_FLIGHT, QPI_WIDTH, cqe_description, event_description, mr_request_description,
     mr_result_description, place_description, place_done_description, refusal_description, where_description)
-from roce_soc.errors import ERRORS
+from roce_soc.errors import ERRORS, ROW_WIDTH
 from roce_soc.opcodes import ACK_UNLIMITED, SYNDROME_ACK, SYNDROME_RNR
 from roce_soc.queue.rq_layout import RQ_CTL_FLUSH, RQ_CTL_RESET, rq_ctl_description
 from roce_soc.table import BypassFIFO, StateTable
@@ -149,7 +149,7 @@ class RequestAnswer(LiteXModule):
 
         # Join: the packet, what became of its placement, and what its row means.
         self.joined = joined = stream.Buffer(verdict_layout() + [
-            ("final", 6), ("fault", 1), ("fatal", 1), ("syndrome", 8), ("status", 8), ("event", 8), ("shut", 1)])
+            ("final", ROW_WIDTH), ("fault", 1), ("fatal", 1), ("syndrome", 8), ("status", 8), ("event", 8), ("shut", 1)])
         final = Signal(6)
         syndrome, status, event, statements = error_answer(final)
         self.comb += statements

@@ -9,7 +9,7 @@ from litex.soc.interconnect.stream import EndpointDescription
 
 from roce_soc import abi
 from roce_soc.common import QPI_WIDTH, TARGET_WIDTH, rx_packet_description
-from roce_soc.errors import BY_INDEX, ERRORS
+from roce_soc.errors import BY_INDEX, ERRORS, ROW_WIDTH
 from roce_soc.opcodes import OPCODES
 
 READ_INDEX_WIDTH = 5     # READ counters: modulo 32, at most 16 apart.
@@ -34,13 +34,13 @@ def packet_layout():
     """
     fields = {f[0]: f for f in rx_packet_description().payload_layout}
     return [fields[name][:2] for name in _PACKET_FIELDS] + [
-        ("pseudo", 2), ("code", 6), ("parked", 1), ("park", 6), ("drop", 1), ("full", 1)]
+        ("pseudo", 2), ("code", ROW_WIDTH), ("parked", 1), ("park", 6), ("drop", 1), ("full", 1)]
 
 def verdict_layout():
     """A checked packet on its way through key check, placement and answer, in arrival order."""
     return [
         ("qpi", QPI_WIDTH), ("qpn", 24), ("opcode", 8), ("psn", 24),
-        ("pseudo", 2), ("code", 6), ("row", 6),
+        ("pseudo", 2), ("code", ROW_WIDTH), ("row", ROW_WIDTH),
         # Answer. `counted`: msn includes this packet's own message.
         ("action", 3), ("ack_psn", 24), ("msn", 24), ("counted", 1), ("timer", 5),
         # Payload; `lands`: to be written if the key check does not refuse it.
@@ -57,7 +57,7 @@ def verdict_layout():
 
 def kill_description():
     """A QP to be killed: NAK with the row's syndrome at `psn`, unless it has failed before."""
-    return EndpointDescription([("qpi", QPI_WIDTH), ("psn", 24), ("row", 6)])
+    return EndpointDescription([("qpi", QPI_WIDTH), ("psn", 24), ("row", ROW_WIDTH)])
 
 def reply_description():
     """What the responder owes a peer, in the order in which its requests were executed.
@@ -67,7 +67,7 @@ def reply_description():
     is CTL_*.
     """
     return EndpointDescription([
-        ("kind", 3), ("qpi", QPI_WIDTH), ("qpn", 24), ("code", 6), ("psn", 24), ("last_psn", 24), ("msn", 24), ("syndrome", 8),
+        ("kind", 3), ("qpi", QPI_WIDTH), ("qpn", 24), ("code", ROW_WIDTH), ("psn", 24), ("last_psn", 24), ("msn", 24), ("syndrome", 8),
         ("va", 64), ("rkey", 32), ("length", 32), ("index", READ_INDEX_WIDTH), ("pd", 16), ("pmtu", 3),
         ("target", TARGET_WIDTH), ("addr", 64)])
 

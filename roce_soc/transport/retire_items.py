@@ -9,6 +9,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import QPI_WIDTH
+from roce_soc.errors import ROW_WIDTH
 from roce_soc.table import FlagTable, StateTable
 from roce_soc.transport.requester_rows import (
     ITEM_BITS, ITEM_ERROR, ITEM_NONE, ITEM_SEEK, PSN_WIDTH, item_description)
@@ -46,7 +47,7 @@ class RetireItems(LiteXModule):
 
         # # #
 
-        self.table  = table = StateTable([("una", PSN_WIDTH), ("action", ITEM_BITS), ("row", 6)], n_qps)
+        self.table  = table = StateTable([("una", PSN_WIDTH), ("action", ITEM_BITS), ("row", ROW_WIDTH)], n_qps)
         self.queued = flags = FlagTable(n_qps)
         self.fifo   = fifo  = stream.SyncFIFO([("qpi", QPI_WIDTH)], n_qps)
         row, head   = table.read(sink.qpi[:bits]), table.read(fifo.source.qpi[:bits])

@@ -10,7 +10,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc.abi import EVENT_QP_FATAL
 from roce_soc.common import TICK_CYCLES, cqe_description, event_description, refusal_description
-from roce_soc.errors import BY_INDEX, index_of
+from roce_soc.errors import BY_INDEX, ROW_WIDTH, index_of
 from roce_soc.transport.requester_rows import (
     ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_SEEK, ITEM_START,
     LOCAL_FAULT, REWIND_GO, REWIND_NONE, REWIND_PAUSE, REWIND_SEEK, TIME_WIDTH, item_description, kick_description,
@@ -82,8 +82,8 @@ class RetireWalker(LiteXModule):
         # The item in hand; a local kick or fault looks like an item that retires nothing.
         take  = Signal()
         head  = Record(item_description().payload_layout)
-        fault = Record([("valid", 1), ("psn", 24), ("row", 6)])
-        news  = Record([("valid", 1), ("psn", 24), ("row", 6)])     # a local fault in hand.
+        fault = Record([("valid", 1), ("psn", 24), ("row", ROW_WIDTH)])
+        news  = Record([("valid", 1), ("psn", 24), ("row", ROW_WIDTH)])     # a local fault in hand.
         has_una = Signal()
         qpi   = Signal(state.bits)
         first = Signal()                                            # the rows are not in registers yet.
