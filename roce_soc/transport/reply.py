@@ -210,6 +210,7 @@ class RoCEReply(LiteXModule):
         self.size, self.last, self.waiting = Signal(13), cur.last, Signal()
         self.next_last = Signal()
         pmtu = Signal(13)
+        self.left = left = Signal(MAX_READS)
         names = [name for name, _ in READ_LAYOUT]
         self.comb += [
             [getattr(cur, name).eq(getattr(old, f"r_{name}")) for name in names + ["first", "last", "turning"]],
@@ -223,10 +224,12 @@ class RoCEReply(LiteXModule):
             pmtu.eq(128 << cur.pmtu),
             self.next_last.eq(cur.length <= Cat(0, pmtu)),
             self.size.eq(Mux(self.last, cur.length, pmtu)),
-            self.waiting.eq((old.next != old.accepted) | (new.again != 0)),
+            # Not `new.again`: what a turn decides by `waiting` may clear it.
+            left.eq(old.again & ~Mux((op.kind == OP_LOADED) & op.again, 1 << op.index[:4], 0)),
+            self.waiting.eq((old.next != old.accepted) | (left != 0)),
         ]
         self.comb += [
-            ring.load.eq(self.load), ring.load_again.eq(new.again),
+            ring.load.eq(self.load), ring.load_again.eq(left),
             ring.load_next.eq(old.next), ring.load_accepted.eq(old.accepted),
         ]
 
@@ -268,7 +271,7 @@ class RoCEReply(LiteXModule):
         """Statements: the next READ is loaded; the QP's turn comes with it."""
         old, new = self.old, self.new
         return [self.load.eq(1), new.loading.eq(1), new.queued.eq(1), self.push.eq(0),
-                If(new.again == 0, new.next.eq(old.next + 1))]
+                If(self.left == 0, new.next.eq(old.next + 1))]
 
     def _queue(self):
         """Statements: the QP has something to send."""
