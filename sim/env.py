@@ -43,6 +43,7 @@ PROBES = {
     "libjson-c-dev":           "json-c/json.h",
     "gcc-riscv64-unknown-elf": "riscv64-unknown-elf-gcc",
     "tshark":                  "tshark",
+    "yosys":                   "yosys",
     "iproute2":                "ip",
     "iputils-ping":            "ping",
     "python3-venv":            ".ensurepip",

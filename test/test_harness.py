@@ -10,7 +10,8 @@ from litex.gen import LiteXModule
 from litex.soc.interconnect import stream
 from litex.soc.interconnect.csr import CSRStatus, CSRStorage
 
-from sim.harness import Sim, Timeout, Violation, build, build_cached, lint
+from sim.harness import Sim, Timeout, Violation, build, build_cached, lint, notes
+from sim.harness.compile import build_verilog
 
 
 def frame_description(width):
@@ -50,6 +51,7 @@ class Faulty(LiteXModule):
                 6: self.source.qpn.eq(count),
                 7: self.source.first.eq(1),
                 8: self.source.last_be.eq(0),
+                "default": [],
             }),
         ]
 
@@ -316,6 +318,41 @@ def test_lint_sees_what_matters():
             self.comb += self.b.eq(unread[self.sel] ^ self.a)
     dut = Multi()
     assert isinstance(lint(dut, dict(a=dut.a, b=dut.b, sel=dut.sel)), list)
+
+
+class Looped(Module):
+    """Whether the loop closes depends on data, so Verilator simulates it; hardware has it all the same."""
+    def __init__(self):
+        self.a, self.b = Signal(8), Signal(8)
+        x, y = Signal(8), Signal(8)
+        self.comb += [x.eq(self.a), If(self.a[0], x.eq(y + 1)), y.eq(self.a), If(~self.a[0], y.eq(x + 1)), self.b.eq(x ^ y)]
+
+
+def verilog(body):
+    return f"module top(input sys_clk, input other_clk, input [1:0] a, output reg [7:0] b);\n{body}\nendmodule\n"
+
+
+@pytest.mark.parametrize("kind, body", [
+    ("MULTIDRIVEN",    "always @(posedge sys_clk) b <= a;\nalways @(posedge other_clk) if (a[0]) b <= 8'd3;"),
+    ("CASEINCOMPLETE", "always_comb begin\nb = 0;\ncase (a)\n2'd0: b = 1;\n2'd2: b = 5;\nendcase\nend"),
+    ("LATCH",          "always_comb if (a[0]) b = 1;")])
+def test_a_fault_of_the_netlist_is_an_error(kind, body, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROCE_VSIM_CACHE", str(tmp_path))
+    with pytest.raises(RuntimeError, match=kind):
+        build_verilog(verilog(body), name="fault")
+
+
+def test_a_loop_is_an_error():
+    dut = Looped()
+    with pytest.raises(RuntimeError, match="UNOPTFLAT"):
+        lint(dut, {"a": dut.a, "b": dut.b})
+
+
+def test_allowed_notes_match_their_place_alone():
+    """The allow-list names places, not kinds."""
+    note = "%Warning-CASEINCOMPLETE: top.v:7:5: Case values incompletely covered (example pattern 0x1)\n    7 |     case ({})\n      |     ^~~~\n"
+    assert not notes.faults(note.format("queues_fetch_grant"))
+    assert notes.faults(note.format("wqe_opcode"))
 
 
 def test_build_cached_elaborates_once(tmp_path, monkeypatch):

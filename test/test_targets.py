@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sim.harness.compile import ERRORS, IGNORED, verilator_root
+from sim.harness import notes
+from sim.harness.compile import verilator_root
+from sim.harness.emit import combinational
 
 ROOT    = Path(__file__).resolve().parents[1]
 TARGETS = sorted(p.stem for p in (ROOT / "targets").glob("*.py") if p.stem not in ("__init__", "common"))
@@ -95,22 +97,22 @@ def test_core_is_made_by_the_build_script(built):
 
 
 def test_lint(built, tmp_path):
-    """The generated Verilog with the vendor's cells as stubs: no latch, no dead block, no wrong port, no range error."""
+    """The generated Verilog with the vendor's cells as stubs: no latch, loop, second driver, dead block, wrong port, range error."""
     name, output = built
     for file in (output / "gateware").iterdir():
         if file.suffix in (".v", ".init"):
             text = file.read_text()
-            (tmp_path / file.name).write_text(text.replace("always @(*)", "always_comb") if file.stem == name else text)
-    flags  = ["--lint-only", "--no-timing", "--top-module", name, "-Wno-fatal", "-Wno-lint", "-Wno-style"]
-    # -Werror alone does not bring back what -Wno-lint took away.
-    flags += [f"-Wno-{w}" for w in IGNORED] + [f"-W{level}-{w}" for w in (*ERRORS, "PINMISSING") for level in ("warn", "error")]
+            (tmp_path / file.name).write_text(combinational(text) if file.stem == name else text)
+    flags  = ["--lint-only", "--no-timing", "--top-module", name, *notes.flags(), "-Wwarn-PINMISSING", "-Werror-PINMISSING"]
     root   = verilator_root()
     # The CPU is a vendored file with unconnected outputs of its own.
-    (tmp_path / "waive.vlt").write_text('`verilator_config\nlint_off -rule PINMISSING -file "*VexRiscv*"\n')
+    rules = "".join(f'lint_off -rule {rule} -file "*VexRiscv*"\n' for rule in ("PINMISSING", *notes.FAULTS))
+    (tmp_path / "waive.vlt").write_text("`verilator_config\n" + rules)
     sources = sorted(p.name for p in tmp_path.glob("*.v"))
     done = subprocess.run([str(root / "bin" / "verilator_bin"), *flags, "waive.vlt", *sources, *map(str, STUBS)], cwd=tmp_path,
                           capture_output=True, text=True, env={**os.environ, "VERILATOR_ROOT": str(root)})
     assert done.returncode == 0, done.stderr[-4000:]
+    assert not notes.faults(done.stderr)
 
 # Command ------------------------------------------------------------------------------------------
 

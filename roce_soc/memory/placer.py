@@ -138,10 +138,10 @@ class PayloadPlacer(LiteXModule):
         self.counts = counts = stream.SyncFIFO([("commands", 2)], 2*RECORDS)
         where, crosses, load = stream.Endpoint(where_description()), Signal(), Signal()
         self.comb += [
-            Case(jobs.source.client, {i: [
+            Case(jobs.source.client, {**{i: [
                 where.valid.eq(fifo.source.valid), where.payload.eq(fifo.source.payload),
                 fifo.source.ready.eq(load),
-            ] for i, fifo in enumerate(self.wheres)}),
+            ] for i, fifo in enumerate(self.wheres)}, "default": []}),
             load.eq(jobs.source.valid & where.valid & (~job.valid | job.ready)),
             jobs.source.ready.eq(load),
             crosses.eq((where.addr[:12] + jobs.source.length) > PAGE_BYTES),

@@ -56,10 +56,9 @@ class MemoryWriteSplit(LiteXModule):
                 out.wcmd.payload.eq(port.wcmd.payload),
                 out.wdata.payload.eq(port.wdata.payload),
                 out.wdata.last.eq(port.wdata.last),
-                If(able & (way == n),
-                    out.wcmd.valid.eq(port.wcmd.valid),
-                    port.wcmd.ready.eq(out.wcmd.ready),
-                ),
+                # Each way its own statement: valid of one way must not seem to hang on ready of another.
+                out.wcmd.valid.eq(port.wcmd.valid & able & (way == n)),
+                If(able & (way == n), port.wcmd.ready.eq(out.wcmd.ready)),
                 If(open_ & (current == n),
                     out.wdata.valid.eq(port.wdata.valid),
                     port.wdata.ready.eq(out.wdata.ready),

@@ -246,6 +246,7 @@ class CompletionQueues(LiteXModule):
                             out.sink.type.eq(abi.EVENT_CQ_ERR),
                         ),
                     ],
+                    "default": [],
                 })
             )
         ]

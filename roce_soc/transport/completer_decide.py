@@ -192,7 +192,7 @@ class CompleterDecide(LiteXModule):
             a.since_progress.eq(self.now - row.last_progress),
             a.since_busy.eq(self.now - requester.busy_since),
             a.since_rnr.eq(self.now - row.rnr_until),
-            Case(packet.opcode, kinds),
+            Case(packet.opcode, {**kinds, "default": []}),
             # Syndrome.
             Case(packet.syndrome[5:], {
                 SYNDROME_ACK >> 5     : a.ack.eq(1),

@@ -57,7 +57,7 @@ class CompleterRules(LiteXModule):
         self.rnr, self.timer, self.resume   = Signal(), Signal(), Signal()
         self.seek   = Signal()
         self.place  = Signal()
-        self.reason = Signal(6)
+        self.reason = Signal(ROW_WIDTH)
         self.una    = Signal(24)
         self.moved  = Signal()
         live = Signal()
@@ -71,6 +71,7 @@ class CompleterRules(LiteXModule):
                     self.timer.eq(~c.waiting & c.expired),
                 ),
                 SEEK     : self.seek.eq(live),
+                "default": [],
             }),
             self.moved.eq(self.una != c.una),
         ]

@@ -6,7 +6,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_STOP, OWNER_REQUESTER, mr_result_description, tx_sent_description
-from roce_soc.errors import index_of
+from roce_soc.errors import ROW_WIDTH, index_of
 from roce_soc.transport.requester_rows import LOCAL_FAULT, LOCAL_KICK, burst_layout, local_description
 
 FAULTS = 64     # payload read errors that wait for their turn; those in a row of one QP count as one.
@@ -101,7 +101,7 @@ class RequesterLaunch(LiteXModule):
 
         # Checks.
         known, failed, tell, go = Signal(), Signal(), Signal(), Signal()
-        row = Signal(6)
+        row = Signal(ROW_WIDTH)
         self.comb += [
             known.eq(burst.valid & ~faults.source.valid & (~burst.check | burst.ctl | result.valid)),
             If(burst.row != 0,

@@ -224,7 +224,7 @@ class RequestCheck(LiteXModule):
     def _add_clock5(self, t):
         """Verdict and new row."""
         p, row_, flags, conn, new, verdict = self.p[5], self.rows[5], self.flags[5], self.conns[5], self.new, self.verdict
-        error, accept, fatal = Signal(6), Signal(), Signal()
+        error, accept, fatal = Signal(ROW_WIDTH), Signal(), Signal()
         syndrome_psn = Signal(24)
         self.comb += [
             If(~t.packet, error.eq(0)

@@ -65,7 +65,7 @@ class RequestExecute(LiteXModule):
         self.alive    = alive    = StateTable(1, n_qps)      # started and not failed since.
         v    = verdicts.source
         killed, known, fire = Signal(), Signal(), Signal()
-        judged, final = Signal(6), Signal(6)
+        judged, final = Signal(ROW_WIDTH), Signal(ROW_WIDTH)
         fatal = Signal()
         packet, ctl, kill = v.pseudo == PSEUDO_NONE, v.pseudo == PSEUDO_CTL, v.pseudo == PSEUDO_KILL
         outs = [f[0] for f in verdict_layout() if f[0] not in ("row", "target", "addr")]
@@ -150,7 +150,7 @@ class RequestAnswer(LiteXModule):
         # Join: the packet, what became of its placement, and what its row means.
         self.joined = joined = stream.Buffer(verdict_layout() + [
             ("final", ROW_WIDTH), ("fault", 1), ("fatal", 1), ("syndrome", 8), ("status", 8), ("event", 8), ("shut", 1)])
-        final = Signal(6)
+        final = Signal(ROW_WIDTH)
         syndrome, status, event, statements = error_answer(final)
         self.comb += statements
         self.comb += [

@@ -128,7 +128,7 @@ class RetireWalker(LiteXModule):
         ]
 
         # Completion of the oldest message.
-        cqe, row = buffer.sink, Signal(6)
+        cqe, row = buffer.sink, Signal(ROW_WIDTH)
         retire   = Signal()
         statuses = {i: cqe.status.eq(r.local_status) for i, r in BY_INDEX.items() if r.local_status is not None}
         mask     = Signal(16)
@@ -156,7 +156,7 @@ class RetireWalker(LiteXModule):
             r.index for r in BY_INDEX.values() if r.stage == "REQUESTER"}
         count   = Signal()
         self.comb += [
-            Case(row, {i: count.eq(1) for i in counted}),
+            Case(row, {**{i: count.eq(1) for i in counted}, "default": []}),
             refusal.first.eq(1),
             refusal.last.eq(1),
         ]

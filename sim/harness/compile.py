@@ -17,6 +17,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from sim.harness import notes
 from sim.harness.emit import emit
 from sim.harness.state import plain, table
 
@@ -25,11 +26,6 @@ ROOT  = HERE.parent.parent
 JOBS  = 2
 # Verilator's C++ of a model up to this size is compiled as one unit.
 UNITY = 600_000
-
-# Warnings that are bugs, warnings to show, and LiteX's habits that are neither.
-ERRORS  = ("ALWNEVER", "SELRANGE", "PINNOTFOUND", "LATCH", "IMPLICIT", "MULTITOP")
-SHOWN   = ("UNDRIVEN", "UNOPTFLAT", "CASEINCOMPLETE", "CASEOVERLAP", "CMPCONST", "REALCVT")
-IGNORED = ("COMBDLY", "WIDTH", "PROCASSINIT", "MULTIDRIVEN")
 
 GLUE = """\
 #include "Vtop.h"
@@ -197,8 +193,7 @@ def _units(scratch):
 
 def _flags(trace):
     flags  = ["--cc", "-O3", "--x-assign", "unique", "--x-initial", "unique", "--threads", "1", "--top-module", "top",
-              "--prefix", "Vtop", "--no-timing", "-Wno-fatal", "-Wno-lint", "-Wno-style"]
-    flags += [f"-Wno-{w}" for w in IGNORED] + [f"-Wwarn-{w}" for w in SHOWN] + [f for w in ERRORS for f in (f"-Wwarn-{w}", f"-Werror-{w}")]
+              "--prefix", "Vtop", "--no-timing", *notes.flags()]
     return flags + (["--trace-vcd"] if trace else [])
 
 
@@ -230,10 +225,10 @@ def build_verilog(text, files=None, *, name="top", trace=None, sources=()):
 def _make(scratch, final, text, files, trace, extra, runtime):
     root = verilator_root()
     _prepare(scratch, final, text, files)
-    notes = _run([root / "bin" / "verilator_bin", *_flags(trace), "-Mdir", ".", "top.v", *extra], scratch,
-                 VERILATOR_ROOT=str(root))
-    (scratch / "lint.txt").write_text(notes)
-    _show(final.name, notes)
+    said = _run([root / "bin" / "verilator_bin", *_flags(trace), "-Mdir", ".", "top.v", *extra], scratch,
+                VERILATOR_ROOT=str(root))
+    (scratch / "lint.txt").write_text(said)
+    _judge(final.name, said)
     rows = [f'        {{"{plain}", (uint8_t*)&t->{cpp}, {width}, {str(is_input).lower()}}},'
             for cpp, plain, width, is_input in _ports((scratch / "Vtop.h").read_text())]
     (scratch / "glue.inc").write_text(GLUE.format(ports="\n".join(rows), states=table(text, (scratch / "Vtop___024root.h").read_text())))
@@ -246,8 +241,12 @@ def _make(scratch, final, text, files, trace, extra, runtime):
             path.unlink()
 
 
-def _show(name, notes):
-    found = re.findall(r"^%Warning-(\w+): (.*)$", notes, flags=re.M)
+def _judge(name, said):
+    """Raises RuntimeError for a fault in Verilator's notes, shows the others."""
+    wrong = notes.faults(said)
+    if wrong:
+        raise RuntimeError(f"{name}: {len(wrong)} faults of the netlist:\n" + "\n".join(wrong[:20]))
+    found = [(kind, text) for kind, text, _ in notes.read(said) if kind in notes.SHOWN]
     for kind, text in found[:20]:
         print(f"lint {name}: {kind}: {text}", file=sys.stderr)
     if len(found) > 20:
@@ -272,7 +271,7 @@ def build(module, ios, *, name="top", clocks=("sys",), trace=None):
 
     Raises
     ------
-    RuntimeError : Verilator or g++ refuses; latches, ranges outside a signal and dead blocks are errors.
+    RuntimeError : Verilator or g++ refuses, or the netlist has one of the faults of `notes`: a loop, a second driver, ...
     """
     text, files = emit(module, ios, clocks)
     return build_verilog(text, files, name=name, trace=trace)
@@ -287,8 +286,9 @@ def lint(module, ios, *, clocks=("sys",), name="top"):
     try:
         _prepare(scratch, scratch, text, files)
         flags = [f for f in _flags(False) if f != "--cc"]
-        notes = _run([root / "bin" / "verilator_bin", "--lint-only", *flags, "-Mdir", ".", "top.v"], scratch,
-                     VERILATOR_ROOT=str(root))
+        said = _run([root / "bin" / "verilator_bin", "--lint-only", *flags, "-Mdir", ".", "top.v"], scratch,
+                    VERILATOR_ROOT=str(root))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return re.findall(r"^%Warning-(\w+): (.*)$", notes, flags=re.M)
+    _judge(name, said)
+    return [(kind, text) for kind, text, _ in notes.read(said)]

@@ -3,6 +3,7 @@
 
 Two things in LiteX's output do not survive Verilator 5.48 and are rewritten here: `always @(*)` blocks without
 inputs (constant assignments) are never executed, and memory initialisation files are named without a folder.
+What an `always_comb` block drives loses its initial value, which would count as a second driver.
 """
 import re
 
@@ -57,6 +58,14 @@ def _signals(ios):
 
 # Verilog ------------------------------------------------------------------------------------------
 
+def combinational(text):
+    """LiteX's Verilog with `always_comb` for `always @(*)`, and no other driver beside these blocks."""
+    text   = text.replace("always @(*)", "always_comb")
+    driven = {name for block in re.findall(r"^always_comb begin\n(.*?)^end$", text, flags=re.M | re.S)
+              for name in re.findall(r"^\s+(\w+)(?:\[[^\]]*\])? <= ", block, flags=re.M)}
+    return re.sub(r"^((?:\s*output\s+)?reg\b[^=;\n]*?\b(\w+)) = [^;,\n]*", lambda m: m[1] if m[2] in driven else m[0], text, flags=re.M)
+
+
 def emit(module, ios, clocks=("sys",)):
     """Converts a module.
 
@@ -94,5 +103,4 @@ def emit(module, ios, clocks=("sys",)):
         raise ValueError(f"clock domains {missing} are used but neither defined nor in clocks={tuple(clocks)!r}")
     out   = convert(fragment, ios=ports, name="top")
     text  = re.sub(r"^//.*$\n?", "", out.main_source, flags=re.M)
-    text  = text.replace("always @(*)", "always_comb")
-    return text + paths(module, out.ns), dict(out.data_files)
+    return combinational(text) + paths(module, out.ns), dict(out.data_files)
