@@ -105,6 +105,8 @@ def tx_packet_description():
     """One packet to build. Addresses, ports, P_Key, dest QPN come from the QP's connection row.
 
     marker: no packet; the record only travels the queue and comes back as tx_sent (quiesce).
+    A request has no AETH: of OWNER_REQUESTER `msn` is the last PSN that the packet asks for, `syndrome` the requester's
+    generation; tx_sent brings both back.
     """
     return EndpointDescription([
         ("owner", 2), ("marker", 1), ("qpi", QPI_WIDTH), ("opcode", 8), ("psn", 24),
@@ -118,9 +120,9 @@ def tx_packet_description():
 
 def tx_sent_description():
     """Returned once per tx_packet, in order: the frame is complete in its frame FIFO, or err says
-    that its payload could not be read and nothing was sent."""
+    that its payload could not be read and nothing was sent. `psn` of a request: the last one it asks for."""
     return EndpointDescription([
-        ("owner", 2), ("marker", 1), ("qpi", QPI_WIDTH), ("psn", 24), ("err", 2)])
+        ("owner", 2), ("marker", 1), ("qpi", QPI_WIDTH), ("psn", 24), ("generation", 4), ("err", 2)])
 
 
 # Memory ports (contract in memory/port.py) -----------------------------------------------------------

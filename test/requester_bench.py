@@ -157,6 +157,8 @@ class SendBench:
         self.delay    = 20
         self.step     = 4
         self.sent_err = {}          # (qpi, psn) -> err of its tx_sent, once.
+        self.blocked  = False       # packets stay between requester and wire, in `kept`: not returned, not seen by the peer.
+        self.kept     = []
         self.done_err = {}          # index of a placed record -> err.
         self.placed   = 0
         self.place_delay = 0        # clocks from a place record to its done.
@@ -251,9 +253,10 @@ class SendBench:
     def serve(self):
         """Moves records between the model and the peers."""
         now = self.sim.cycles()
-        for p in self.tx.recv_all():
+        self.kept += self.tx.recv_all()
+        for p in [] if self.blocked else self.kept:
             err = self.sent_err.pop((p.qpi, p.psn), 0) if not p.marker else 0
-            self.sent.send(owner=p.owner, marker=p.marker, qpi=p.qpi, psn=p.psn, err=err)
+            self.sent.send(owner=p.owner, marker=p.marker, qpi=p.qpi, psn=p.msn, generation=p.syndrome, err=err)
             if p.marker or err:
                 continue
             self.packets.append(p)
@@ -265,6 +268,8 @@ class SendBench:
         while self.pending and self.pending[0][0] <= now:
             _, qpi, answer = self.pending.pop(0)
             self.respond(qpi, **answer)
+        if not self.blocked:
+            self.kept = []
         for p in self.place.recv_all():
             data = self.slots.pop(p.slot) if p.has_slot else b""
             if p.length:

@@ -8,6 +8,7 @@ from roce_soc import abi, verbs
 from roce_soc.common import TICKS_PER_10US
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import RNR_TIMER_10US
+from sim.engine import IPS, MACS, Bench
 from test import engine_scenario
 from test.engine_bench import ENGINE_VA, MODEL_VA, ModelBench
 from test.engine_traffic import Traffic, check_idle
@@ -97,3 +98,33 @@ def test_memory_fails(what, err, seed):
     traffic.run()
     assert bad.query()["state"] == abi.QP_ERR
     check_idle(bench)
+
+
+def test_payload_of_many_qps_fails_at_once(seed):
+    """200 queue pairs with two WRITEs each, without time-out, from memory that refuses: each tells its own, none stays in RTS."""
+    bench  = Bench(seed=seed, tick_cycles=1)
+    engine = bench.engines[0]
+    mr     = engine.roce.reg_mr(ENGINE_VA, 1 << 20, access=7)
+    cqs    = [engine.roce.create_cq(10) for _ in range(2)]
+    qps    = []
+    for n in range(200):
+        qp = engine.roce.create_qp(cqs[n % 2], cqs[n % 2], sq_log2=3, rq_log2=1, src_mac=MACS[0], dst_mac=MACS[1], src_ip=IPS[0],
+            dst_ip=IPS[1], dest_qpn=0x300 + n, sq_psn=n*0x100, rq_psn=5, timeout=0, retry_cnt=7)
+        for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
+            qp.modify(state)
+        qps.append(qp)
+    # All reads wait, then all of them fail.
+    engine.memory.set(depth=512)
+    engine.port("pr").set(paused=True, timeout=1_000_000)
+    engine.memory.fail(ENGINE_VA, ENGINE_VA + (1 << 20), 2)
+    for wr_id in range(2):
+        for i, qp in enumerate(qps):
+            qp.post_send(verbs.WR_RDMA_WRITE, mr, va=ENGINE_VA + 64*i, length=64, remote_va=0x5000, rkey=1, wr_id=wr_id)
+    bench.step(3000)
+    engine.port("pr").set(paused=False)
+    done = []
+    bench.run(lambda: done.extend(e for cq in cqs for e in cq.poll()) or len(done) == 400, max_cycles=60_000)
+    for qp in qps:
+        assert [(e["wr_id"], e["status"]) for e in done if e["qpn"] == qp.qpn] == [(0, verbs.WC_LOC_QP_OP_ERR), (1, verbs.WC_WR_FLUSH_ERR)]
+        assert qp.query()["state"] == abi.QP_ERR
+    assert not engine.frames()

@@ -334,6 +334,19 @@ def test_sequence_nak_does_not_cut_an_rnr_wait():
     assert pair.a.next_deadline() == 1_280_000 and pair.qa.requester.retries == 7
 
 
+def test_progress_ends_an_rnr_wait():
+    """What was refused is acknowledged after all: sequence NAKs, new RNR NAKs and the timer count again."""
+    pair = Pair(rnr_retry=7)
+    for _ in range(2):
+        pair.send(v.WR_SEND, 3)
+    pair.a.tx(0)
+    assert not acknowledge(pair, 0x100, op.SYNDROME_RNR)
+    assert [p.psn for p in acknowledge(pair, 0x100)] == [0x101]
+    assert [p.psn for p in acknowledge(pair, 0x101, op.NAK_PSN_SEQUENCE)] == [0x101]
+    assert not acknowledge(pair, 0x101, op.SYNDROME_RNR | 1)
+    assert pair.a.next_deadline() == 10_000
+
+
 def test_window_stays_below_half_the_psns():
     pair = Pair(profile=RXE)
     pair.send(v.WR_RDMA_WRITE, 256*200)

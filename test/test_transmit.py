@@ -8,7 +8,7 @@ from roce_soc import opcodes
 from roce_soc.common import OWNER_ACK
 from roce_soc.network.transmit import ControlFIFO, FrameFIFO, RoCETransmit
 from sim.harness import Sim, build
-from test.tx_bench import TxBench, make, padded
+from test.tx_bench import TxBench, make, padded, psn_returned
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_read_error_drops_the_frame(so, seed, rng):
     got = bench.frames(sum(not f for f, *_ in sent))
     # IP identification counts dropped frames too.
     assert [f.data for f in got] == [padded(frame) for fails, _, frame in sent if not fails]
-    assert bench.returned(80) == [(r["owner"], 0, r["qpi"], r["psn"], int(fails)) for fails, r, _ in sent]
+    assert bench.returned(80) == [(r["owner"], 0, r["qpi"], psn_returned(r), int(fails)) for fails, r, _ in sent]
     assert full(bench)
 
 
@@ -166,7 +166,7 @@ def test_second_page_error(so, seed, rng):
     bench.memory.fail(0x20000, 0x21000, 3)
     bench.memory.set(timeout=50)
     record, _ = bench.packet(opcodes.RC_WRITE_ONLY, 2000, addr=0x20000 - 300)
-    assert bench.returned(1) == [(record["owner"], 0, record["qpi"], record["psn"], 3)]
+    assert bench.returned(1) == [(record["owner"], 0, record["qpi"], psn_returned(record), 3)]
     bench.sim.step(200)
     assert not len(bench.tx) and full(bench)
 
@@ -184,7 +184,7 @@ def test_markers(so, seed, rng):
         else:
             r, frame = bench.packet(opcodes.RC_SEND_ONLY, rng.choice([0, rng.randrange(1, 500)]), addr=0x10000 if kind == 1 else 0x30000)
             err = int(kind == 1 and r["length"] > 0)
-            wanted.append((r["owner"], 0, r["qpi"], r["psn"], err))
+            wanted.append((r["owner"], 0, r["qpi"], psn_returned(r), err))
             frames += [] if err else [frame]
     assert bench.returned(100) == wanted
     assert [f.data for f in bench.frames(len(frames))] == [padded(f) for f in frames]

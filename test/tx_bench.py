@@ -15,6 +15,11 @@ from test.model.packet import Packet
 N_QPS = 64
 
 
+def psn_returned(record):
+    """PSN of tx_sent: a request's last one, which travels in the field that only responses use."""
+    return record["msn"] if record["owner"] == OWNER_REQUESTER and not record["marker"] else record["psn"]
+
+
 class TransmitPath(LiteXModule):
     """fetcher -> encoder -> ICRC -> transmit, with QP rows."""
     def __init__(self):

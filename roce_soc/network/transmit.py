@@ -273,7 +273,7 @@ class RoCETransmit(LiteXModule):
             sent.valid.eq(sink.valid & sink.last),
             sent.first.eq(1),
             sent.last.eq(1),
-            [getattr(sent, n).eq(getattr(sink, n)) for n in ("owner", "marker", "qpi", "psn")],
+            [getattr(sent, n).eq(getattr(sink, n)) for n in ("owner", "marker", "qpi", "psn", "generation")],
             sent.err.eq(Mux(sink.marker, 0, sink.err)),
             self.dropped.eq(sink.valid & sink.last & ~sink.marker & (sink.err != 0)),
         ]

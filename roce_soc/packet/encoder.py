@@ -12,7 +12,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc import opcodes
-from roce_soc.common import DATA_WIDTH, OWNER_ACK, QPI_WIDTH, tx_packet_description
+from roce_soc.common import DATA_WIDTH, OWNER_ACK, OWNER_REQUESTER, QPI_WIDTH, tx_packet_description
 from roce_soc.packet import header
 from roce_soc.packet.align import ALL_LANES, LANE_BITS, ByteRotator, expand, lanes_from, lanes_to
 from roce_soc.packet.icrc import tree
@@ -30,7 +30,8 @@ def payload_description(dw=DATA_WIDTH):
 
 def frame_params():
     """Travels with a frame from the encoder to network/transmit; err holds on the last beat."""
-    return [("marker", 1), ("control", 1), ("loop", 1), ("owner", 2), ("qpi", QPI_WIDTH), ("psn", 24), ("err", 2)]
+    return [("marker", 1), ("control", 1), ("loop", 1), ("owner", 2), ("qpi", QPI_WIDTH), ("psn", 24), ("generation", 4),
+        ("err", 2)]
 
 
 def geometry_layout():
@@ -180,7 +181,9 @@ class HeaderBuilder(LiteXModule):
             g.beats_in.eq(Mux(none, 0, ((lane + p.length + 63) >> LANE_BITS)[:BEAT_BITS])),
             g.tail.eq(size + p.length - 1),
             Case(case, {n: g.end.eq(self.packet_body + self.base[n]) for n in range(4)}),
-            [getattr(g, n).eq(getattr(p, n)) for n in ("marker", "owner", "qpi", "psn")],
+            [getattr(g, n).eq(getattr(p, n)) for n in ("marker", "owner", "qpi")],
+            g.psn.eq(Mux(p.owner == OWNER_REQUESTER, p.msn, p.psn)),
+            g.generation.eq(p.syndrome),
             # What waits for no payload may pass the frames that do.
             g.control.eq((p.owner == OWNER_ACK) & none),
             g.loop.eq(row.dst_mac == row.src_mac),

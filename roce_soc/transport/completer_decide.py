@@ -85,7 +85,9 @@ class CompleterDecide(LiteXModule):
         self.ports  = {
             "conn"      : context.get_port(),
             "row"       : state.completer.get_port(),
-            "requester" : state.requester.get_port(),
+            "wire"      : state.wire.get_port(),
+            "busy"      : state.busy.get_port(),
+            "generation": state.generation.get_port(),
             "pushed"    : state.pushed.get_port(),
         }
         self.read_port = state.reads.get_port()
@@ -156,7 +158,7 @@ class CompleterDecide(LiteXModule):
 
     def add_distances(self):
         """C2: how the response lies to una, to what was sent and to the oldest READ; elapsed times."""
-        conn, row, requester, pushed = (self.ports[n].row for n in ("conn", "row", "requester", "pushed"))
+        conn, row, wire, pushed = (self.ports[n].row for n in ("conn", "row", "wire", "pushed"))
         read, packet = self.read_port.row, self.stages[2]
         fields = completer_layout() + [
             ("live", 1), ("pd", 16), ("pmtu", 3), ("timeout", 5), ("retry_cnt", 3), ("rnr_retry", 3), ("qpn", 24),
@@ -164,7 +166,7 @@ class CompleterDecide(LiteXModule):
             ("una_first", 24), ("reading", 1), ("first_psn", 24), ("read_va", 64), ("read_lkey", 32), ("read_length", 32),
             ("since_progress", TIME_WIDTH), ("since_busy", TIME_WIDTH), ("since_rnr", TIME_WIDTH), ("rnr_ticks", 24),
             ("is_ack", 1), ("is_read", 1), ("starts", 1), ("ends", 1), ("aeth", 1),
-            ("ack", 1), ("rnr", 1), ("nak", 1), ("nak_row", ROW_WIDTH)]
+            ("ack", 1), ("rnr", 1), ("nak", 1), ("nak_row", ROW_WIDTH), ("waits", 1)]
         a, self.c3 = self.shift(fields)
         self.comb += [getattr(a, n).eq(getattr(row, n)) for n, _ in completer_layout()]
         self.comb += [getattr(a, n).eq(getattr(conn, n))
@@ -178,9 +180,9 @@ class CompleterDecide(LiteXModule):
         ] for o in OPCODES.values() if o.transport == "RC" and o.is_response}
         self.comb += [
             a.live.eq((conn.state == QP_RTS) | (conn.state == QP_SQD)),
-            a.sent_high.eq(requester.sent_high),
+            a.sent_high.eq(wire.high),
             a.from_una.eq(packet.psn - row.una),
-            a.from_high.eq(packet.psn - requester.sent_high),
+            a.from_high.eq(packet.psn - wire.high),
             a.from_first.eq(packet.psn - read.first_psn),
             a.from_last.eq(packet.psn - read.last_psn),
             a.una_first.eq(row.una - read.first_psn),
@@ -190,7 +192,9 @@ class CompleterDecide(LiteXModule):
             a.read_lkey.eq(read.lkey),
             a.read_length.eq(read.length),
             a.since_progress.eq(self.now - row.last_progress),
-            a.since_busy.eq(self.now - requester.busy_since),
+            a.since_busy.eq(self.now - self.ports["busy"].row.since),
+            # What a rewind repeats is still on its way: no time runs for it.
+            a.waits.eq(self.ports["generation"].row.number != wire.generation),
             a.since_rnr.eq(self.now - row.rnr_until),
             Case(packet.opcode, {**kinds, "default": []}),
             # Syndrome.
@@ -231,7 +235,7 @@ class CompleterDecide(LiteXModule):
             a.left.eq(c3.read_length - a.offset),
             [late[i].eq((since[TIMEOUT_SHIFT:] >> c3.timeout) != 0)
                 for i, since in enumerate((c3.since_progress, c3.since_busy))],
-            a.expired.eq(late[0] & late[1] & (c3.timeout != 0) & (c3.una != c3.sent_high)),
+            a.expired.eq(late[0] & late[1] & (c3.timeout != 0) & (c3.una != c3.sent_high) & ~c3.waits),
             a.rnr_over.eq(~c3.since_rnr[-1]),
         ]
 
@@ -251,6 +255,9 @@ class CompleterDecide(LiteXModule):
             state.completer.we.eq(packet.valid & c5.write),
             state.completer.adr.eq(packet.qpi),
             [getattr(state.completer.row, n).eq(getattr(c5, f"row_{n}")) for n, _ in completer_layout()],
+            state.una.we.eq(packet.valid & c5.write),
+            state.una.adr.eq(packet.qpi),
+            state.una.row.psn.eq(c5.row_una),
             state.read_head.we.eq(packet.valid & c5.write),
             state.read_head.adr.eq(packet.qpi),
             state.read_head.row.index.eq(c5.row_read_head),

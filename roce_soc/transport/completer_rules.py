@@ -168,7 +168,7 @@ class CompleterRules(LiteXModule):
             # Counters start afresh with progress.
             retries.eq(Mux(self.moved, c.retry_cnt, c.retry_left)),
             rnrs.eq(Mux(self.moved, c.rnr_retry, c.rnr_left)),
-            again.eq(self.timer | (self.retry & ~c.waiting & (self.moved | ~c.gap))),
+            again.eq(self.timer | (self.retry & (self.moved | ~(c.waiting | c.gap)))),
         ]
 
         def fail(name):
@@ -195,12 +195,13 @@ class CompleterRules(LiteXModule):
                     *fail("RETRY_EXCEEDED"),
                 ).Else(
                     v.action.eq(ITEM_REWIND),
+                    v.row_waiting.eq(0),
                     v.row_retry_left.eq(retries - 1),
                     v.row_gap.eq(~self.timer),
                     v.row_restart.eq(1),
                     v.row_last_progress.eq(now),
                 )
-            ).Elif(self.rnr & ~c.waiting,
+            ).Elif(self.rnr & (self.moved | ~c.waiting),
                 If(rnrs == 0,
                     *fail("RNR_EXCEEDED"),
                 ).Else(
@@ -209,7 +210,7 @@ class CompleterRules(LiteXModule):
                     v.row_waiting.eq(1),
                     v.row_rnr_until.eq(now + c.rnr_ticks),
                 )
-            ).Elif(self.resume,
+            ).Elif(self.resume | (self.moved & c.waiting),
                 v.action.eq(ITEM_REWIND),
                 v.row_waiting.eq(0),
                 v.row_restart.eq(1),

@@ -66,7 +66,7 @@ class RoCERequester(LiteXModule):
         self.comb += [
             self.rewind.connect(visit.rewind),
             self.ctl.connect(visit.ctl),
-            visit.now.eq(self.now),
+            launch.now.eq(self.now),
             visit.seek.connect(self.seek),
             visit.check.connect(mr_port.request),
             mr_port.result.connect(results.sink),

@@ -5,11 +5,10 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.common import CTL_ERR, CTL_RESET, CTL_STOP, OWNER_REQUESTER, mr_result_description, tx_sent_description
+from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, CTL_STOP, OWNER_REQUESTER, mr_result_description, tx_sent_description
 from roce_soc.errors import ROW_WIDTH, index_of
-from roce_soc.transport.requester_rows import LOCAL_FAULT, LOCAL_KICK, burst_layout, local_description
-
-FAULTS = 64     # payload read errors that wait for their turn; those in a row of one QP count as one.
+from roce_soc.transport.requester_rows import (
+    GENERATION_WIDTH, LOCAL_FAULT, LOCAL_KICK, PSN_WIDTH, TIME_WIDTH, KickQueue, burst_layout, local_description)
 
 
 # RequesterLaunch ----------------------------------------------------------------------------------
@@ -20,6 +19,10 @@ class RequesterLaunch(LiteXModule):
     A local failure (work request, key, payload not readable) halts the QP there: bursts of the message and of
     later ones are entered but not sent, older ones still are; the walker fails the message when those are done.
     Bursts from before a rewind are entered but not sent either: the rewind sends them again.
+
+    A payload that could not be read is state of its QP, the oldest PSN of all that failed, so as many may fail at once as
+    packets are under way. What transmit returns also tells the completer how far the wire has got: `wire`, and since when
+    something of the QP is out there: `busy`, set by the first packet behind an idle wire or a rewind.
 
     Parameters
     ----------
@@ -35,6 +38,8 @@ class RequesterLaunch(LiteXModule):
     source : burst_layout(), out
         Bursts to send, `target` and `addr` filled in, and markers of CTL_STOP.
     local : local_description(), out
+    now : in
+        Time in ticks.
     ctl_done : out
         Pulse: a control pseudo-visit has passed; for STOP, its marker has come back from transmit and all faults
         before it have been told.
@@ -49,37 +54,71 @@ class RequesterLaunch(LiteXModule):
         self.sent     = sent   = stream.Endpoint(tx_sent_description())
         self.source   = source = stream.Endpoint(burst_layout())
         self.local    = stream.Endpoint(local_description())
+        self.now      = Signal(TIME_WIDTH)
         self.ctl_done = Signal()
 
         # # #
 
-        # Payload read errors.
-        self.faults = faults = stream.SyncFIFO([("qpi", len(sent.qpi)), ("psn", 24)], FAULTS)
+        # Payload read errors: the oldest of a QP is kept, and told in its turn; not in a clock that brings another.
+        self.kicks  = kicks = KickQueue(state.n_qps, 0)
         self.locals = locals_ = stream.SyncFIFO(local_description(), 4)
         own, wrong  = Signal(), Signal()
         marker, marker_done, markers = Signal(), Signal(), Signal(3)
         passed = Signal()
-        same        = Signal()
-        latest      = Record([("qpi", len(sent.qpi)), ("psn", 24)])
-        older       = Signal(24)
+        fault, fault_told = Signal(), Signal()
+        known_fault, next_fault = state.faulty.get_async_port(), state.faulty.get_async_port()
+        younger = Signal(PSN_WIDTH)
         self.comb += [
             own.eq(sent.owner == OWNER_REQUESTER),
             wrong.eq(sent.valid & own & ~sent.marker & (sent.err != 0)),
-            older.eq(sent.psn - latest.psn),
-            same.eq(faults.source.valid & (latest.qpi == sent.qpi) & ~older[-1]),
-            faults.sink.valid.eq(wrong & ~same),
-            faults.sink.qpi.eq(sent.qpi),
-            faults.sink.psn.eq(sent.psn),
+            kicks.urgent.valid.eq(wrong),
+            kicks.urgent.qpi.eq(sent.qpi),
+            known_fault.adr.eq(sent.qpi),
+            younger.eq(sent.psn - known_fault.row.psn),
+            next_fault.adr.eq(kicks.source.qpi),
+            fault.eq(kicks.source.valid & ~wrong),
+            kicks.source.ready.eq(fault_told),
+            state.faulty.we.eq(wrong | fault_told),
+            state.faulty.adr.eq(Mux(wrong, sent.qpi, kicks.source.qpi)),
+            If(wrong,
+                state.faulty.row.valid.eq(1),
+                state.faulty.row.psn.eq(Mux(known_fault.row.valid & ~younger[-1], known_fault.row.psn, sent.psn)),
+            ),
             sent.ready.eq(1),
             marker.eq(sent.valid & own & sent.marker),
             # What failed before the marker has been told then.
-            marker_done.eq((markers != 0) & ~faults.source.valid & ~passed),
+            marker_done.eq((markers != 0) & ~kicks.source.valid & ~passed),
             locals_.source.connect(self.local),
         ]
-        self.sync += [
-            If(faults.sink.valid, latest.qpi.eq(sent.qpi), latest.psn.eq(sent.psn)),
-            markers.eq(markers + marker - marker_done),
+        self.sync += markers.eq(markers + marker - marker_done)
+
+        # How far the wire has got: two clocks behind the return, with the oldest PSN that is not acknowledged.
+        una     = state.una.get_port()
+        reached = state.wire.get_async_port()
+        returns = [Record([("valid", 1), ("qpi", len(sent.qpi)), ("psn", PSN_WIDTH), ("generation", GENERATION_WIDTH)])
+            for _ in range(3)]
+        beyond, begins = Signal(PSN_WIDTH), Signal()
+        renew = Signal()                        # a control visit writes the row.
+        self.comb += [
+            returns[0].valid.eq(sent.valid & own & ~sent.marker & (sent.err == 0)),
+            [getattr(returns[0], n).eq(getattr(sent, n)) for n in ("qpi", "psn", "generation")],
+            una.adr.eq(sent.qpi),
+            reached.adr.eq(returns[2].qpi),
+            beyond.eq(returns[2].psn - reached.row.high),
+            begins.eq((una.row.psn == reached.row.high) | (returns[2].generation != reached.row.generation)),
+            state.wire.we.eq(returns[2].valid | renew),
+            state.busy.we.eq(returns[2].valid & begins | renew),
+            [table.adr.eq(Mux(returns[2].valid, returns[2].qpi, burst.qpi)) for table in (state.wire, state.busy)],
+            If(returns[2].valid,
+                state.wire.row.high.eq(Mux(beyond[-1], reached.row.high, returns[2].psn + 1)),
+                state.wire.row.generation.eq(returns[2].generation),
+                state.busy.row.since.eq(self.now),
+            ).Elif(burst.op == CTL_START,
+                state.wire.row.high.eq(burst.psn),
+                state.wire.row.generation.eq(burst.generation),
+            ),
         ]
+        self.sync += [after.eq(before) for before, after in zip(returns, returns[1:])]
 
         # Halted QPs.
         table  = state.halted
@@ -89,12 +128,12 @@ class RequesterLaunch(LiteXModule):
         psn, before, reach = Signal(24), Signal(24), Signal(24)
         fails, sends = Signal(), Signal()       # not halted, or further on.
         self.comb += [
-            psn.eq(Mux(faults.source.valid, faults.source.psn, burst.psn)),
+            psn.eq(Mux(fault, next_fault.row.psn, burst.psn)),
             before.eq(psn - halted.row.psn),
             reach.eq(burst.last_psn - halted.row.psn),
             fails.eq(~halted.row.halted | before[-1]),
             sends.eq(~halted.row.halted | reach[-1]),
-            qpi.eq(Mux(faults.source.valid, faults.source.qpi, burst.qpi)),
+            qpi.eq(Mux(fault, kicks.source.qpi, burst.qpi)),
             halted.adr.eq(qpi),
             table.adr.eq(qpi),
         ]
@@ -103,7 +142,7 @@ class RequesterLaunch(LiteXModule):
         known, failed, tell, go = Signal(), Signal(), Signal(), Signal()
         row = Signal(ROW_WIDTH)
         self.comb += [
-            known.eq(burst.valid & ~faults.source.valid & (~burst.check | burst.ctl | result.valid)),
+            known.eq(burst.valid & ~fault & (~burst.check | burst.ctl | result.valid) & ~(burst.ctl & returns[2].valid)),
             If(burst.row != 0,
                 row.eq(burst.row),
             ).Elif(burst.check & (result.row != 0),
@@ -159,15 +198,18 @@ class RequesterLaunch(LiteXModule):
             locals_.sink.valid.eq(fire & tell),
             table.we.eq(fire & (failed | (burst.ctl & (burst.op == CTL_RESET)))),
             table.row.halted.eq(failed),
-            If(failed | faults.source.valid, table.row.psn.eq(psn)),
-            If(faults.source.valid,
+            If(failed | fault, table.row.psn.eq(psn)),
+            If(fault,
                 locals_.sink.row.eq(index_of("LOCAL_MEMORY")),
                 locals_.sink.op.eq(LOCAL_FAULT),
                 locals_.sink.valid.eq(fails),
-                faults.source.ready.eq(locals_.sink.ready | ~fails),
+                fault_told.eq(locals_.sink.ready | ~fails),
                 table.we.eq(locals_.sink.ready & fails),
                 table.row.halted.eq(1),
             )
         ]
-        self.comb += passed.eq(fire & burst.ctl & (burst.op != CTL_STOP))
+        self.comb += [
+            passed.eq(fire & burst.ctl & (burst.op != CTL_STOP)),
+            renew.eq(fire & burst.ctl & ((burst.op == CTL_START) | (burst.op == CTL_RESET))),
+        ]
         self.sync += self.ctl_done.eq(passed | marker_done)

@@ -13,13 +13,14 @@ from roce_soc.errors import ROW_WIDTH
 PSN_WIDTH   = 24
 TIME_WIDTH  = 36                           # ticks; 16*2^31 still fits.
 EPOCH_WIDTH = 12                           # restarts of a send ring's prefetch.
+GENERATION_WIDTH = 4                       # rewinds and pauses of a QP; more are never under way at once.
 RING_BITS   = log2_int(OUTSTANDING)        # index into the outstanding ring; counters have one bit more.
 READ_BITS   = log2_int(MAX_READS)          # index into the READ ring; counters have one bit more.
 
 # Rows ---------------------------------------------------------------------------------------------
 
 def requester_layout():
-    """Written by the requester. PSNs: `next_psn` is sent next, below `sent_high` were sent once,
+    """Written by the requester. PSNs: `next_psn` is sent next, below `sent_high` were given to a burst once,
     `msg_psn` is the first of the current message, below `msg_high` belong to registered messages;
     `started`: these are set (CTL_START); `slot_high` follows the last registered message;
     `generation` counts rewinds and pauses: bursts of an older one are not sent any more;
@@ -29,7 +30,7 @@ def requester_layout():
         ("next_psn", 24), ("sent_high", 24), ("msg_psn", 24), ("msg_high", 24),
         ("slot", 16), ("slot_high", 16), ("epoch", EPOCH_WIDTH), ("life", EPOCH_WIDTH),
         ("out_index", RING_BITS + 1), ("read_index", READ_BITS + 1), ("fence_index", RING_BITS + 1),
-        ("generation", 4), ("started", 1), ("paused", 1), ("seeking", 1), ("flushing", 1), ("busy_since", TIME_WIDTH)]
+        ("generation", GENERATION_WIDTH), ("started", 1), ("paused", 1), ("seeking", 1), ("flushing", 1)]
 
 
 def cursor_layout():
@@ -52,9 +53,16 @@ def completer_layout():
         ("last_progress", TIME_WIDTH), ("rnr_until", TIME_WIDTH)]
 
 
+def wire_layout():
+    """Written by the launch stage as packets come back from transmit: PSNs below `high` have been handed to the wire,
+    the last of them by `generation` of the requester."""
+    return [("high", PSN_WIDTH), ("generation", GENERATION_WIDTH)]
+
+
 def walker_layout():
-    """Written by the retire walker: `tail` counts retired messages; a local fault waits for its message."""
-    return [("tail", RING_BITS + 1), ("dead", 1), ("fault", 1), ("fault_psn", 24), ("fault_row", ROW_WIDTH)]
+    """Written by the retire walker: `tail` counts retired messages, `slot` follows the last of them; a local fault waits
+    for its message."""
+    return [("tail", RING_BITS + 1), ("slot", 16), ("dead", 1), ("fault", 1), ("fault_psn", 24), ("fault_row", ROW_WIDTH)]
 
 
 def outstanding_layout():
@@ -71,11 +79,12 @@ def read_layout():
 # Records ------------------------------------------------------------------------------------------
 
 # Pseudo-visits of the requester that are not control (common.CTL_*).
-REWIND_PAUSE, REWIND_GO, REWIND_SEEK, REWIND_NONE = range(4)
+REWIND_PAUSE, REWIND_GO, REWIND_SEEK = range(3)
 
 def rewind_description():
-    """From the walker: pause, or go back to `psn` inside the message that starts at `msg_psn`. SEEK and NONE answer
-    a requester that was passed by acknowledges: go on there, or nothing is outstanding."""
+    """From the walker: pause, or go back to `psn` inside the message that starts at `msg_psn`. SEEK answers a requester
+    that was passed by acknowledges: go on there. Where no message is outstanding the place is that of the next one,
+    whether its burst has met the launch stage or not."""
     return EndpointDescription([("qpi", QPI_WIDTH), ("op", 2), ("slot", 16), ("msg_psn", 24), ("psn", 24)])
 
 
@@ -104,7 +113,7 @@ def item_description():
 def burst_layout():
     """Packets of one message, built by one visit of its QP: up to 4 KiB, or one READ request."""
     return [
-        ("qpi", QPI_WIDTH), ("ctl", 1), ("op", 3), ("generation", 4),
+        ("qpi", QPI_WIDTH), ("ctl", 1), ("op", 3), ("generation", GENERATION_WIDTH),
         # Duties of the launch stage.
         ("send", 1), ("register", 1), ("push_read", 1), ("check", 1), ("row", ROW_WIDTH),
         ("out_index", RING_BITS + 1), ("read_index", READ_BITS + 1),
@@ -196,20 +205,24 @@ class SendState(LiteXModule):
 
     Attributes
     ----------
-    requester, generation : requester  pushed, outstanding, reads, halted : its launch stage
-    completer, read_head : completer   walker, tail : retire walker
+    requester, generation : requester  pushed, outstanding, reads, halted, faulty, wire, busy : its launch stage
+    completer, una, read_head : completer   walker, tail : retire walker
     """
     def __init__(self, n_qps):
         self.n_qps = n_qps
         self.bits  = log2_int(n_qps)
         self.ready = Signal()
         self.requester   = RowTable(requester_layout(), n_qps)
-        self.generation  = RowTable([("number", 4)],    n_qps)
+        self.generation  = RowTable([("number", GENERATION_WIDTH)], n_qps)
         self.pushed      = RowTable(pushed_layout(),    n_qps)
         self.outstanding = RowTable(outstanding_layout(), n_qps*OUTSTANDING, init=False)
         self.reads       = RowTable(read_layout(), n_qps*MAX_READS, init=False)
         self.halted      = RowTable([("halted", 1), ("psn", 24)], n_qps)
+        self.faulty      = RowTable([("valid", 1), ("psn", PSN_WIDTH)], n_qps)
+        self.wire        = RowTable(wire_layout(),      n_qps)
+        self.busy        = RowTable([("since", TIME_WIDTH)], n_qps)
         self.completer   = RowTable(completer_layout(), n_qps)
+        self.una         = RowTable([("psn", PSN_WIDTH)], n_qps)
         self.read_head   = RowTable([("index", READ_BITS)], n_qps)
         self.walker      = RowTable(walker_layout(),    n_qps)
         self.tail        = RowTable([("index", RING_BITS)], n_qps)

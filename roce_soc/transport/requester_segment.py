@@ -79,6 +79,8 @@ class RequesterSegment(LiteXModule):
             packet.rkey.eq(burst.rkey),
             packet.dma_length.eq(burst.dma_length),
             packet.imm.eq(burst.imm),
+            packet.msn.eq(Mux(burst.is_read, burst.end_psn - 1, burst.psn)),
+            packet.syndrome.eq(burst.generation),
         ]
         names = {(1, 0): "FIRST", (0, 0): "MIDDLE", (0, 1): "LAST", (1, 1): "ONLY"}
         cases = {}

@@ -15,7 +15,7 @@ from roce_soc.errors import ROW_WIDTH, index_of
 from roce_soc.opcodes import PMTU_BYTES
 from roce_soc.table import BypassFIFO
 from roce_soc.transport.requester_rows import (
-    RING_BITS, TIME_WIDTH, KickQueue, burst_layout, kick_description, requester_layout, rewind_description)
+    RING_BITS, KickQueue, burst_layout, kick_description, requester_layout, rewind_description)
 from roce_soc.transport.requester_write import write_burst, write_ctl, write_rewind, write_visit
 from roce_soc.verbs import (
     SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, WC_OF_WR, WR_RDMA_READ,
@@ -59,8 +59,6 @@ class RequesterVisit(LiteXModule):
     ---------
     rewind : rewind_description(), in
     ctl : ctl_description(), in
-    now : in
-        Time in ticks.
     burst : burst_layout(), out
     check : mr_request_description(), out
         One for each burst with `check`, in order.
@@ -75,7 +73,6 @@ class RequesterVisit(LiteXModule):
         # Stream Endpoints.
         self.rewind = stream.Endpoint(rewind_description())
         self.ctl    = stream.Endpoint(ctl_description())
-        self.now    = Signal(TIME_WIDTH)
         self.burst  = stream.Endpoint(burst_layout())
         self.check  = stream.Endpoint(mr_request_description())
         self.seek   = stream.Endpoint(kick_description())
@@ -159,7 +156,7 @@ class RequesterVisit(LiteXModule):
         layout = requester_layout() + [
             ("hit", 1), ("unreadable", 1), ("passed", 1), ("all_done", 1), ("progress", 24), ("registered", 1),
             ("out_full", 1), ("reads_full", 1), ("reads_open", 1), ("tail", RING_BITS + 1),
-            ("wide", 1), ("idle", 1), ("rts", 1), ("sqd", 1), ("pd", 16), ("pmtu", 3), ("whole", 24), ("part", 1),
+            ("wide", 1), ("rts", 1), ("sqd", 1), ("pd", 16), ("pmtu", 3), ("whole", 24), ("part", 1),
             ("is_read", 1), ("is_write", 1), ("has_imm", 1), ("wc_opcode", 8), ("unknown", 1), ("too_long", 1),
             ("inline", 1), ("fence", 1), ("se", 1), ("signalled", 1), ("inline_slot", 15),
             ("sq_target", 2), ("sq_addr", 64)]
@@ -195,7 +192,6 @@ class RequesterVisit(LiteXModule):
             fenced.eq(row.fence_index - tail.tail),
             a.reads_open.eq((fenced != 0) & (fenced <= out)),
             a.wide.eq(~behind[-1] & (behind[WINDOW_SHIFT:23] != 0)),
-            a.idle.eq(una.una == row.sent_high),
             a.rts.eq((conn.state == QP_RTS) & (conn.qp_type == QP_TYPE_RC) & row.started),
             a.sqd.eq((conn.state == QP_SQD) & (conn.qp_type == QP_TYPE_RC)),
             a.pd.eq(conn.pd),
@@ -285,8 +281,7 @@ class RequesterVisit(LiteXModule):
                 a.row.eq(index_of("LOCAL_LENGTH")),
             ),
             bad.eq(a.row != 0),
-            # A pause is void when what was refused has been acknowledged all the same: nothing is left to go back to.
-            able.eq(step.valid & (step.kind == VISIT) & (~s4.paused | s4.idle)),
+            able.eq(step.valid & (step.kind == VISIT) & ~s4.paused),
             # Behind a local failure messages older than the one that failed are still repeated.
             older.eq(s4.halted_psn - s4.end_psn),
             alive.eq((s4.rts | (s4.sqd & s4.registered)) & (s4.registered | (~s4.out_full & ~s4.halted))),
@@ -328,7 +323,7 @@ class RequesterVisit(LiteXModule):
             self.seeks.urgent.valid.eq(step.valid & (step.kind == VISIT) & s5.seek),
             self.seeks.urgent.qpi.eq(step.qpi),
             Case(step.kind, {
-                VISIT  : write_visit(s5, step, sq, row, enter, high, moved, self.now),
+                VISIT  : write_visit(s5, step, sq, row, enter, high, moved),
                 REWIND : write_rewind(s5, step, sq, row, moved),
                 CTL    : write_ctl(s5, step, sq, row, moved),
                 "default" : [],

@@ -3,11 +3,11 @@
 from migen import *
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, CTL_STOP
-from roce_soc.transport.requester_rows import REWIND_GO, REWIND_PAUSE, REWIND_SEEK
+from roce_soc.transport.requester_rows import REWIND_GO, REWIND_PAUSE
 from roce_soc.verbs import ACCESS_LOCAL_WRITE
 
 
-def write_visit(s5, step, sq, row, enter, high, moved, now):
+def write_visit(s5, step, sq, row, enter, high, moved):
     """A visit's burst, jump, refusal or flush moves the row on."""
     return [
         sq.again.valid.eq(step.valid & (s5.go | s5.jump | s5.flush)),
@@ -25,10 +25,8 @@ def write_visit(s5, step, sq, row, enter, high, moved, now):
             If(~high[-1], row.sent_high.eq(s5.next)),
             If(enter, row.msg_high.eq(s5.end_psn)),
             If(s5.is_read & ~s5.retry, row.read_index.eq(s5.read_index + 1)),
-            If(s5.idle, row.busy_since.eq(now)),
             If(s5.last, row.msg_psn.eq(s5.next)),
         ),
-        If(s5.idle, row.paused.eq(0)),
         If(s5.refuse & enter, row.msg_high.eq(s5.msg_psn + 1)),
         moved.eq(s5.jump | s5.flush | (s5.go & s5.last)),
         If(moved, row.slot.eq(s5.next_slot)),
@@ -64,7 +62,7 @@ def write_rewind(s5, step, sq, row, moved):
             # Another work request: the prefetch starts again there.
             If(moved, row.epoch.eq(s5.epoch + 1)),
         ).Elif(s5.seeking,
-            If(step.op == REWIND_SEEK, *place),
+            *place,
             row.seeking.eq(0),
             sq.again.valid.eq(step.valid),
         ),
@@ -139,7 +137,7 @@ def write_burst(s5, step, burst, check, enter, is_ctl):
         burst.starts.eq(s5.next_psn == s5.msg_psn),
         burst.ends.eq(s5.last),
         burst.se.eq(s5.se),
-        burst.psn.eq(Mux(s5.flush, s5.msg_psn, s5.next_psn)),
+        burst.psn.eq(Mux(is_ctl, step.psn, Mux(s5.flush, s5.msg_psn, s5.next_psn))),
         burst.end_psn.eq(s5.next),
         burst.length.eq(s5.bytes),
         burst.target.eq(s5.sq_target),

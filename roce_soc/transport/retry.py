@@ -13,7 +13,7 @@ from roce_soc.common import TICK_CYCLES, cqe_description, event_description, ref
 from roce_soc.errors import BY_INDEX, ROW_WIDTH, index_of
 from roce_soc.transport.requester_rows import (
     ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_SEEK, ITEM_START,
-    LOCAL_FAULT, REWIND_GO, REWIND_NONE, REWIND_PAUSE, REWIND_SEEK, TIME_WIDTH, item_description, kick_description,
+    LOCAL_FAULT, REWIND_GO, REWIND_PAUSE, REWIND_SEEK, TIME_WIDTH, item_description, kick_description,
     local_description, rewind_description, walker_layout)
 from roce_soc.verbs import WC_SUCCESS
 
@@ -89,6 +89,7 @@ class RetireWalker(LiteXModule):
         first = Signal()                                            # the rows are not in registers yet.
         dead_r, dead = Signal(), Signal()
         tail_r, tail = Signal(len(table.row.tail)), Signal(len(table.row.tail))
+        slot_r, slot = Signal(16), Signal(16)
         fault_r, stored = Record(fault.layout), Record(fault.layout)
         index = Signal(len(tail_port.row.index))
         earlier = Signal(24)
@@ -101,6 +102,7 @@ class RetireWalker(LiteXModule):
             tail_port.adr.eq(qpi),
             dead.eq(Mux(first, table.row.dead, dead_r)),
             tail.eq(Mux(first, table.row.tail, tail_r)),
+            slot.eq(Mux(first, table.row.slot, slot_r)),
             If(first,
                 stored.valid.eq(table.row.fault),
                 stored.psn.eq(table.row.fault_psn),
@@ -144,8 +146,9 @@ class RetireWalker(LiteXModule):
             cqe.vendor_err.eq(row),
             cqe.solicited.eq(row != 0),
             rewind.qpi.eq(head.qpi),
-            rewind.slot.eq(entry.slot),
-            rewind.msg_psn.eq(entry.first_psn),
+            # Nothing outstanding: the next message begins at una, behind the last one that was retired.
+            rewind.slot.eq(Mux(exists, entry.slot, slot)),
+            rewind.msg_psn.eq(Mux(exists, entry.first_psn, head.una)),
             rewind.psn.eq(head.una),
             events.sink.type.eq(EVENT_QP_FATAL),
             events.sink.queue.eq(head.qpi),
@@ -170,19 +173,21 @@ class RetireWalker(LiteXModule):
         ]
 
         # Row, and the entry looked at next.
-        next_tail = Signal(len(tail))
+        next_tail, next_slot = Signal(len(tail)), Signal(16)
         finish, clear, kill, keep = Signal(), Signal(), Signal(), Signal()
         self.comb += [
             self.retired_we.eq(retire | clear),
             self.retired_qpi.eq(head.qpi),
             If(~clear, self.retired.eq(entry.slot + entry.two_slots + 1)),
             next_tail.eq(tail + retire),
+            next_slot.eq(Mux(retire, self.retired, slot)),
             state.walker.we.eq(finish | clear),
             state.walker.adr.eq(head.qpi),
             state.tail.we.eq(finish | clear),
             state.tail.adr.eq(head.qpi),
             If(~clear,
                 state.walker.row.tail.eq(next_tail),
+                state.walker.row.slot.eq(next_slot),
                 state.walker.row.dead.eq(dead | kill),
                 state.walker.row.fault.eq(fault.valid),
                 state.walker.row.fault_psn.eq(fault.psn),
@@ -223,6 +228,7 @@ class RetireWalker(LiteXModule):
             return [
                 NextValue(first, 0),
                 NextValue(tail_r, next_tail),
+                NextValue(slot_r, next_slot),
                 NextValue(dead_r, dead | kill),
                 NextValue(fault_r.raw_bits(), fault.raw_bits()),
             ]
@@ -289,10 +295,10 @@ class RetireWalker(LiteXModule):
                         NextState("WAIT"),
                     )
                 )
-            ).Elif((exists & ((head.action == ITEM_PAUSE) | (head.action == ITEM_REWIND))) | (head.action == ITEM_SEEK),
+            ).Elif((head.action == ITEM_PAUSE) | (head.action == ITEM_REWIND) | (head.action == ITEM_SEEK),
                 Case(head.action, {
                     ITEM_PAUSE : rewind.op.eq(REWIND_PAUSE),
-                    ITEM_SEEK  : rewind.op.eq(Mux(exists, REWIND_SEEK, REWIND_NONE)),
+                    ITEM_SEEK  : rewind.op.eq(REWIND_SEEK),
                     "default"  : rewind.op.eq(REWIND_GO),
                 }),
                 rewind.valid.eq(kicks.sink.ready),

@@ -50,6 +50,7 @@ class Completer(Requester):
     def _advance(self, una, now):
         """`una` is the oldest PSN still unacknowledged: progress."""
         self.una, self.retrying = una, False
+        self.rnr_until = None           # what was refused is done: nothing to wait for.
         self.retries, self.rnr_retries = self.qp.retry_cnt, self.qp.rnr_retry
         while self.queue and self.cursor_passed(self.queue[0]) and op.psn_diff(una, self.queue[0].last_psn) > 0:
             wr = self.queue.popleft()
