@@ -178,6 +178,9 @@ class RoCECore(LiteXModule):
             command.event.connect(eq.get_port()),
             cq.event.connect(eq.get_port()),
             responder.cqe.connect(cq.get_port()),
+            # The first port's.
+            responder.outcome.valid.eq(cq.outcome.valid & (cq.outcome.client == 0)),
+            responder.outcome.lost.eq(cq.outcome.lost),
             send.walker.cqe.connect(cq.get_port()),
             command.mr_write.connect(mr.write),
             command.cq_write.connect(cq.write),

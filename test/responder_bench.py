@@ -37,6 +37,13 @@ class ResponderSide(LiteXModule):
         ]
 
 
+        # A completion queue that has room, or not.
+        self.cq_full = Signal()
+        cqe = self.responder.cqe
+        self.comb += [
+            self.responder.outcome.valid.eq(cqe.valid & cqe.ready & (cqe.status == 0)),
+            self.responder.outcome.lost.eq(self.cq_full),
+        ]
         # Mirrors: a field that nothing drives is 0 there instead of an input of the model.
         self.outputs = {}
         for name, source in (
@@ -68,7 +75,7 @@ class ResponderSide(LiteXModule):
             **self.outputs,
             "packet": responder.sink, "ctl": responder.ctl, "done": responder.place_done, "sent": self.reply.sent,
             "dq_rdata": rq.rdata, "bell": rq.doorbell, "rqwrite": rq.write, "mrwrite": self.mr.write, "row": self.context.write,
-            "ready": self.ready, "parked": responder.entry.parked}
+            "ready": self.ready, "parked": responder.entry.parked, "cq_full": self.cq_full}
 
 
 def compiled():

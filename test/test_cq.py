@@ -74,6 +74,13 @@ class Bench:
             out.append(entry)
             self.eq_read += 1
 
+    def renew(self):
+        """The queue is written anew, its ring cleared."""
+        self.memory.write(CQ_ADDR, bytes(32 << self.log2))
+        self.cqwrite.send(index=3, enable=1, log2=self.log2, target=0, page=5, addr=CQ_ADDR)
+        self.sim.drain(self.cqwrite)
+        self.read = 0
+
     def consume(self, kind=abi.DOORBELL_CQ, solicited=0, index=None, page=5, queue=3):
         index = self.read if index is None else index
         self.bell.send(kind=kind//4, page=page, queue=queue, index=(index & 0x7fff) | solicited << 15 if kind == abi.DOORBELL_CQ_ARM else index & 0xffff)
@@ -128,7 +135,7 @@ def test_a_lost_completion_fails_its_qp(so, why):
 
 
 def test_overflow(so):
-    """A full queue loses no entry to a later one: the CQE is not written, one CQ_ERR event, then service goes on."""
+    """A full queue loses no entry to a later one: the CQE is not written, one CQ_ERR event; the queue is dead until it is written anew."""
     bench = Bench(so)
     for i in range(11):
         bench.post(0, i)
@@ -136,28 +143,84 @@ def test_overflow(so):
     assert [e["wr_id"] for e in bench.poll()] == list(range(8))
     assert [r.row for r in bench.refusal.recv_all()] == [ERRORS["CQ_OVERFLOW"].index]*3
     assert [(e["type"], e["queue"]) for e in bench.events()] == [(abi.EVENT_CQ_ERR, 3)]
+    # No doorbell mends the hole: what follows is lost as well, and its QP told of.
+    bench.fatal.recv_all()
     bench.consume()
-    bench.post(1, 99)
+    bench.post(1, 99, qpn=0x307)
     bench.sim.step(60)
-    assert [e["wr_id"] for e in bench.poll()] == [99]
-    # The doorbell that made room also made the next overflow an event again.
-    for i in range(8):
+    assert not bench.poll() and not bench.events()
+    assert [r.row for r in bench.refusal.recv_all()] == [ERRORS["CQ_OVERFLOW"].index]
+    assert [r.queue for r in bench.fatal.recv_all()] == [7]
+    bench.renew()
+    for i in range(9):
         bench.post(2, i)
     bench.sim.step(200)
-    assert [e["wr_id"] for e in bench.poll()] == list(range(7))
+    assert [e["wr_id"] for e in bench.poll()] == list(range(8))
     assert [(e["type"], e["queue"]) for e in bench.events()] == [(abi.EVENT_CQ_ERR, 3)]
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_refused_write_kills_its_queue(so, first):
+    """Nobody sees what lies behind a hole: one CQ_ERR, each QP with a completion there is told of, later ones are lost too."""
+    bench = Bench(so)
+    bench.memory.ports["cw", "write"].set(latency=40)
+    bench.memory.fail(CQ_ADDR + first*32, CQ_ADDR + (first + 2)*32, 2)
+    for i in range(6):
+        bench.post(i % 3, i, qpn=0x300 + i)
+        bench.sim.step(5)
+    bench.sim.step(300)
+    assert [e["wr_id"] for e in bench.poll()] == list(range(first))
+    assert sorted(r.queue for r in bench.fatal.recv_all()) == list(range(first, 6))
+    assert [(e["type"], e["queue"], e["info"]) for e in bench.events()] == [(abi.EVENT_CQ_ERR, 3, 2)]
+    bench.memory.heal()
+    bench.consume()
+    bench.post(0, 50, qpn=0x309)
+    bench.sim.step(200)
+    assert [r.queue for r in bench.fatal.recv_all()] == [9] and not bench.events()
+    bench.renew()
+    bench.post(0, 60)
+    bench.sim.step(200)
+    assert [e["wr_id"] for e in bench.poll()] == [60]
+
+
+def test_a_refused_write_of_an_old_life_leaves_the_new_queue_alone(so):
+    bench = Bench(so)
+    bench.memory.ports["cw", "write"].set(latency=100)
+    bench.memory.fail(CQ_ADDR, CQ_ADDR + 32, 2)
+    bench.post(0, 1)
+    bench.sim.step(20)
+    bench.cqwrite.send(index=3, enable=1, log2=3, target=0, page=5, addr=CQ_ADDR + 0x1000)
+    bench.sim.step(300)
+    bench.post(0, 2)
+    bench.sim.step(300)
+    assert abi.unpack(abi.CQE, bench.memory.read(CQ_ADDR + 0x1000, 32))["wr_id"] == 2
+    assert not bench.events()
+
+
+def test_many_refused_writes(so):
+    """Every write of several queues is refused, at full rate: nothing stands still, each queue has one event."""
+    bench = Bench(so)
+    for queue in range(4, 8):
+        bench.cqwrite.send(index=queue, enable=1, log2=8, target=0, page=5, addr=0x40000*queue)
+    bench.memory.ports["cw", "write"].set(latency=(1, 60))
+    bench.memory.fail(0, 1 << 30, 2)
+    for i in range(120):
+        bench.post(i % 3, i, cqn=4 + i % 4, qpn=0x300 + i)
+    bench.sim.drain(*bench.cqe, max_cycles=20_000)
+    bench.sim.step(2000)
+    assert {r.queue for r in bench.fatal.recv_all()} == set(range(120))
 
 
 @pytest.mark.parametrize("log2", [9, 15])
 def test_overflow_of_a_long_ring(so, log2):
     """Rings beyond 256 entries, the longest one too: full is full, and room for n is room for n."""
     bench, size = Bench(so, log2=log2), 1 << log2
-    for i in range(size + 3):
+    for i in range(size):
         bench.post(i % 3, i)
     bench.sim.drain(*bench.cqe)
     bench.sim.step(200)
     assert sorted(e["wr_id"] for e in bench.poll()) == list(range(size))
-    assert len(bench.refusal.recv_all()) == 3
+    assert not bench.refusal.recv_all()
     room = size//2 + 44
     bench.consume(index=room)
     for i in range(room + 2):
@@ -236,6 +299,44 @@ def test_arming(so):
     bench.post(0, 5, status=5)                           # errors count as solicited.
     bench.sim.step(60)
     assert len(bench.events()) == 1
+
+
+@pytest.mark.parametrize("requests, plain, solicited", [
+    ((0,), 1, 1), ((1,), 0, 1), ((0, 1), 1, 1), ((1, 0), 1, 1), ((1, 1), 0, 1), ((0, 0), 1, 1), ((0, 1, 1), 1, 1)])
+def test_the_first_request_outlives_the_second(so, requests, plain, solicited):
+    """Next (0) and solicited (1) in any order: next stays asked for. One event answers all of them."""
+    for kinds, wanted in (((0, 0), plain), ((1, 1), solicited)):
+        bench = Bench(so)
+        for request in requests:
+            bench.consume(abi.DOORBELL_CQ_ARM, solicited=request)
+        for kind in kinds:
+            bench.post(0, kind, solicited=kind)
+        bench.sim.step(80)
+        assert len(bench.events()) == wanted, (requests, kinds)
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_arming_with_the_longest_ring_unread(so, asked):
+    """The index has 15 bits, the ring 2^15 entries: all of them unread is not none."""
+    bench = Bench(so, log2=15)
+    for i in range(1 << 15):
+        bench.post(i % 3, i, solicited=1)
+    bench.sim.drain(*bench.cqe)
+    bench.sim.step(200)
+    bench.consume(abi.DOORBELL_CQ_ARM, solicited=asked, index=0)
+    bench.sim.step(80)
+    assert [e["type"] for e in bench.events()] == [abi.EVENT_COMPLETION]
+
+
+def test_nothing_between_the_last_poll_and_the_arm_is_lost(so):
+    """A completion in any clock around the arm: an event, whoever was first."""
+    for wait in range(16):
+        bench = Bench(so)
+        bench.post(0, 1)
+        bench.sim.step(wait)
+        bench.bell.send(kind=abi.DOORBELL_CQ_ARM//4, page=5, queue=3, index=0)
+        bench.sim.step(100)
+        assert [e["type"] for e in bench.events()] == [abi.EVENT_COMPLETION], wait
 
 
 def test_event_after_cqe(so):

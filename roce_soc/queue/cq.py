@@ -16,9 +16,11 @@ from roce_soc.common import (
     event_description, memory_command_description, memory_wack_description, memory_wdata_description, refusal_description,
     ring_write_description)
 from roce_soc.errors import ERRORS
+from roce_soc.table import StateTable
 from roce_soc.transport.requester_rows import KickQueue
+from roce_soc.verbs import WC_SUCCESS
 
-OP_WRITE, OP_CONSUMER, OP_ARM, OP_CQE, OP_MARK = range(5)
+OP_WRITE, OP_CONSUMER, OP_ARM, OP_CQE, OP_MARK, OP_KILL = range(6)
 WRITES_OUTSTANDING = 16
 # A client holds at most so many completions, and shows each within so many clocks.
 CLIENT_HOLDS, CLIENT_SHOWS = 31, 7
@@ -44,6 +46,10 @@ class CompletionQueues(LiteXModule):
     One pipeline owns the rows: geometry writes, doorbells and completions pass it one after the
     other; a row in the pipeline stalls only operations on the same queue.
 
+    A queue that lost a completion has a hole that no doorbell mends: it is dead until it is written anew, raises CQ_ERR
+    once, and every later completion for it takes its QP to ERR. An armed queue keeps both requests, for the next
+    completion and for the next solicited one, until one event answers them.
+
     Parameters
     ----------
     n_cqs, n_qps : int
@@ -67,9 +73,12 @@ class CompletionQueues(LiteXModule):
         QPs of which a completion was lost, each once until taken, for the command port.
     refusal : refusal_description(), out
         CQ_OVERFLOW, DOORBELL.
+    outcome : {valid, client, lost}, out
+        A good completion (status 0) of a client, by its port's number, has its place in the queue, or is lost; in its order.
 
     Latency: 4 clocks from a completion to its write command; one completion a clock, three on one queue.
-    Errors : overflow is judged against the consumer index: the CQE is not written, CQ_ERR is raised once, its QP fails.
+    Errors : overflow is judged against the consumer index: the CQE is not written, its QP fails, the queue is dead. A CQE
+        that memory refused does the same to its queue and to the QPs whose completions lie behind it.
     """
     def __init__(self, n_cqs, n_qps=DEFAULT_QPS):
         if n_cqs < 2 or n_cqs > 4096 or n_cqs & (n_cqs - 1):
@@ -87,6 +96,7 @@ class CompletionQueues(LiteXModule):
         self.refusal  = stream.Endpoint(refusal_description())
         self.ctl      = stream.Endpoint(ctl_description())
         self.ctl_done = Signal()
+        self.outcome  = Record([("valid", 1), ("client", 2), ("lost", 1)])
         self.ready    = Signal()
 
     def get_port(self):
@@ -100,8 +110,8 @@ class CompletionQueues(LiteXModule):
 
         # Rows.
         row_layout = [("valid", 1), ("target", TARGET_WIDTH), ("log2", 4), ("page", 8), ("addr", 64),
-            ("producer", 16), ("consumer", 16), ("armed", 1), ("solicited_only", 1),
-            ("last_solicited", 15), ("overflow", 1)]
+            ("producer", 16), ("consumer", 16), ("armed", 1), ("armed_solicited", 1),
+            ("last_solicited", 15), ("dead", 1), ("life", 1)]
         row, new = Record(row_layout), Record(row_layout)
         rows     = Memory(len(row.raw_bits()), self.n_cqs)
         rd, wr   = rows.get_port(), rows.get_port(write_capable=True)
@@ -110,8 +120,13 @@ class CompletionQueues(LiteXModule):
         self.sync += If(~self.ready, walker.eq(walker + 1))
         # A QP that lost a completion has work whose end its user never hears of.
         self.losers = losers = KickQueue(self.n_qps, 1)
+        # Queues with a CQE that memory refused: what lies behind it is out of the user's sight.
+        self.broken = broken = StateTable(1, self.n_cqs)
+        # A refused write on its way to its queue's row.
+        self.kill   = kill = Record([("valid", 1), ("cqn", bits), ("life", 1), ("err", 3)])
+        self.kill_event = Signal()
         self.comb += [
-            self.ready.eq(walker[-1] & losers.ready),
+            self.ready.eq(walker[-1] & losers.ready & broken.ready),
             self.fatal.valid.eq(losers.source.valid),
             self.fatal.first.eq(1), self.fatal.last.eq(1),
             self.fatal.type.eq(abi.EVENT_QP_FATAL),
@@ -121,12 +136,13 @@ class CompletionQueues(LiteXModule):
         ]
 
         # Stage A: geometry first, then doorbells, then completions round robin.
-        op_layout = [("kind", 3), ("cqn", bits), ("known", 1), ("page", 8), ("index", 16),
+        op_layout = [("kind", 3), ("client", 2), ("cqn", bits), ("known", 1), ("page", 8), ("index", 16),
             ("geometry", len(row.raw_bits())), ("cqe", len(Record(cqe_description().payload_layout).raw_bits()))]
         a, b, c   = Record(op_layout), Record(op_layout), Record(op_layout)
         a_valid, b_valid, c_valid = Signal(), Signal(), Signal()
         self.rr   = rr = RoundRobin(max(len(self.sinks), 1), SP_CE)
         room, hazard, go = Signal(), Signal(), Signal()
+        kill_begun = Signal()
         self.comb += [rr.request[i].eq(s.valid) for i, s in enumerate(self.sinks)]
         geometry = Record(row_layout)
         self.comb += [
@@ -142,13 +158,21 @@ class CompletionQueues(LiteXModule):
         doorbell, drained = self.doorbell, Signal()
         self.comb += [
             hazard.eq((b_valid & (b.cqn == a.cqn)) | (c_valid & (c.cqn == a.cqn))),
-            go.eq(self.ready & a_valid & room & ~hazard),
+            # A kill needs no room behind it: the writes it follows wait for it.
+            go.eq(self.ready & a_valid & (room | kill.valid) & ~hazard),
+            a.client.eq(rr.grant),
             a.cqe.eq(granted.raw_bits()),
             a.geometry.eq(geometry.raw_bits()),
             a.page.eq(doorbell.page),
             a.index.eq(doorbell.index),
             rd.adr.eq(a.cqn),
-            If(self.write.valid,
+            If(kill.valid,
+                # Once: its row is in the pipeline then.
+                a_valid.eq(~kill_begun),
+                a.kind.eq(OP_KILL),
+                a.cqn.eq(kill.cqn),
+                a.known.eq(1),
+            ).Elif(self.write.valid,
                 a_valid.eq(1),
                 a.kind.eq(OP_WRITE),
                 a.cqn.eq(self.write.index),
@@ -173,10 +197,13 @@ class CompletionQueues(LiteXModule):
                 [If(rr.grant == i, s.ready.eq(go & s.valid)) for i, s in enumerate(self.sinks)],
             ),
             # The grant moves on after each completion, and looks for a client while it has none.
-            rr.ce.eq(~self.write.valid & ~(self.ctl.valid & drained) & ~doorbell.valid & (go | ~granted_valid)),
+            rr.ce.eq(~kill.valid & ~self.write.valid & ~(self.ctl.valid & drained) & ~doorbell.valid & (go | ~granted_valid)),
         ]
         self._add_drain(drained)
-        self.sync += [b_valid.eq(go), b.eq(a), c_valid.eq(b_valid), c.eq(b)]
+        self.sync += [
+            b_valid.eq(go), b.eq(a), c_valid.eq(b_valid), c.eq(b),
+            kill_begun.eq(kill.valid & (kill_begun | go)),
+        ]
 
         # Stage C: the row is here.
         cqe    = Record(cqe_description().payload_layout)
@@ -186,7 +213,7 @@ class CompletionQueues(LiteXModule):
         beyond, beyond_solicited      = Signal(15), Signal(15)
         self.sync += q.raw_bits().eq(rd.dat_r)
         out_layout = [("write", 1), ("mark", 1), ("target", TARGET_WIDTH), ("addr", 64), ("cqe", 256), ("fire", 1),
-            ("type", 8), ("cqn", bits)]
+            ("type", 8), ("cqn", bits), ("life", 1)]
         self.out   = out = stream.SyncFIFO(out_layout, 8)
         mask       = Signal(16)
         bad_bell, lost = Signal(), Signal()
@@ -202,7 +229,14 @@ class CompletionQueues(LiteXModule):
             solicited.eq(cqe.solicited | (cqe.status != 0)),
             beyond.eq(q.producer[:15] - c.index[:15]),
             beyond_solicited.eq(q.last_solicited - c.index[:15]),
-            waiting.eq(Mux(c.index[15], (beyond_solicited != 0) & (beyond_solicited <= beyond), beyond != 0)),
+            # The index has 15 bits: with 2^15 entries unread it cannot tell all read from none. Then the event comes.
+            waiting.eq(used[15] & (beyond == 0) | Mux(c.index[15], (beyond_solicited != 0) & (beyond_solicited <= beyond), beyond != 0)),
+            broken.we.eq(c_valid & c.known & ((c.kind == OP_WRITE) | ((c.kind == OP_KILL) & (q.life == kill.life)))),
+            broken.adr.eq(c.cqn),
+            broken.dat_w.eq(c.kind == OP_KILL),
+            self.outcome.valid.eq(c_valid & (c.kind == OP_CQE) & (cqe.status == WC_SUCCESS)),
+            self.outcome.client.eq(c.client),
+            self.outcome.lost.eq(lost),
             wr.adr.eq(Mux(self.ready, c.cqn, walker[:bits])),
             wr.dat_w.eq(Mux(self.ready, new.raw_bits(), 0)),
             wr.we.eq(~self.ready | (c_valid & c.known)),
@@ -210,46 +244,53 @@ class CompletionQueues(LiteXModule):
             out.sink.addr.eq(q.addr + ((q.producer & mask) << log2_int(abi.CQE_BYTES))),
             out.sink.cqe.eq(cqe_bits(cqe, ~((q.producer >> q.log2) & 1) & 1)),
             out.sink.cqn.eq(c.cqn),
+            out.sink.life.eq(q.life),
             out.sink.type.eq(abi.EVENT_COMPLETION),
             If(c_valid,
                 Case(c.kind, {
-                    OP_WRITE: new.raw_bits().eq(c.geometry),
+                    OP_WRITE: [new.raw_bits().eq(c.geometry), new.life.eq(~q.life)],
                     OP_CONSUMER: [
                         If(usable & (q.page == c.page) & (((c.index - q.consumer) & 0xffff) <= used),
                             new.consumer.eq(c.index),
-                            new.overflow.eq(0),
                         ).Else(bad_bell.eq(1)),
                     ],
                     OP_ARM: [
                         If(usable & (q.page == c.page),
                             out.sink.valid.eq(waiting),
                             out.sink.fire.eq(1),
-                            new.armed.eq(~waiting),
-                            new.solicited_only.eq(c.index[15]),
+                            If(waiting,
+                                new.armed.eq(0), new.armed_solicited.eq(0),
+                            ).Elif(c.index[15],
+                                new.armed_solicited.eq(1),
+                            ).Else(
+                                new.armed.eq(1),
+                            ),
                         ).Else(bad_bell.eq(1)),
                     ],
                     OP_MARK: [out.sink.valid.eq(1), out.sink.mark.eq(1)],
                     OP_CQE: [
-                        If(usable & ~full,
-                            fire.eq(q.armed & (solicited | ~q.solicited_only)),
+                        If(usable & ~full & ~q.dead,
+                            fire.eq(q.armed | (q.armed_solicited & solicited)),
                             new.producer.eq(q.producer + 1),
                             If(solicited, new.last_solicited.eq(q.producer[:15] + 1)),
-                            If(fire, new.armed.eq(0)),
+                            If(fire, new.armed.eq(0), new.armed_solicited.eq(0)),
                             out.sink.valid.eq(1),
                             out.sink.write.eq(1),
                             out.sink.fire.eq(fire),
                         ).Else(
                             lost.eq(1),
-                            new.overflow.eq(1),
-                            out.sink.valid.eq(~q.overflow),
+                            new.dead.eq(1),
+                            out.sink.valid.eq(~q.dead),
                             out.sink.fire.eq(1),
                             out.sink.type.eq(abi.EVENT_CQ_ERR),
                         ),
                     ],
+                    OP_KILL: If(q.life == kill.life, new.dead.eq(1), self.kill_event.eq(~q.dead)),
                     "default": [],
                 })
             )
         ]
+        self.sync += If(c_valid & (c.kind == OP_KILL), kill.valid.eq(0))
         self.comb += [
             self.refusal.first.eq(1), self.refusal.last.eq(1),
             losers.urgent.valid.eq(lost),
@@ -283,7 +324,7 @@ class CompletionQueues(LiteXModule):
     def _do_write(self, out, bits):
         """Issues each write as command and beat together; the event follows the acknowledge."""
         self.acks = acks = stream.SyncFIFO(
-            [("write", 1), ("mark", 1), ("fire", 1), ("type", 8), ("cqn", bits),
+            [("write", 1), ("mark", 1), ("fire", 1), ("type", 8), ("cqn", bits), ("life", 1),
              ("qpi", log2_int(self.n_qps))], WRITES_OUTSTANDING)
         # Events wait here so that acknowledges are always taken.
         self.events = events = stream.SyncFIFO(event_description(), 2*WRITES_OUTSTANDING)
@@ -311,7 +352,7 @@ class CompletionQueues(LiteXModule):
                 & (~item.write | (cmd_ok & data_ok))),
             item.ready.eq(take),
             acks.sink.valid.eq(take),
-            [getattr(acks.sink, n).eq(getattr(item, n)) for n in ("write", "mark", "fire", "type", "cqn")],
+            [getattr(acks.sink, n).eq(getattr(item, n)) for n in ("write", "mark", "fire", "type", "cqn", "life")],
             acks.sink.qpi.eq(item.cqe[8*abi.field(abi.CQE, "qpn").byte:]),
         ]
         self.sync += If(take,
@@ -321,20 +362,25 @@ class CompletionQueues(LiteXModule):
         )
         # Acknowledges wait while what is no write, an event or a mark, leaves between two writes.
         self.wacks = wacks = stream.SyncFIFO(memory_wack_description(), WRITES_OUTSTANDING)
-        failed, pop = Signal(), Signal()
-        loser = self.losers.kicks[0]
+        failed, unseen, pop = Signal(), Signal(), Signal()
+        loser, kill = self.losers.kicks[0], self.kill
         self.comb += [
             self.wack.connect(wacks.sink),
-            pop.eq(acks.source.valid & (~acks.source.write | wacks.source.valid) & (~failed | loser.ready)),
-            loser.valid.eq(acks.source.valid & wacks.source.valid & failed),
+            pop.eq(acks.source.valid & (~acks.source.write | wacks.source.valid) & (~unseen | loser.ready) & ~kill.valid),
+            loser.valid.eq(acks.source.valid & wacks.source.valid & unseen & ~kill.valid),
             loser.qpi.eq(acks.source.qpi),
             wacks.source.ready.eq(pop & acks.source.write),
             acks.source.ready.eq(pop),
             self.ctl_done.eq(pop & acks.source.mark),
             failed.eq(acks.source.write & (wacks.source.err != 0)),
-            events.sink.valid.eq(pop & (acks.source.fire | failed)),
-            events.sink.type.eq(Mux(failed, abi.EVENT_CQ_ERR, acks.source.type)),
-            events.sink.queue.eq(acks.source.cqn),
-            events.sink.info.eq(Mux(failed, wacks.source.err, 0)),
+            unseen.eq(failed | (acks.source.write & self.broken.read(acks.source.cqn))),
+            # A refused write has no event of its own; that of its queue takes the place, once the row is marked.
+            events.sink.valid.eq(pop & acks.source.fire & ~unseen | self.kill_event),
+            events.sink.type.eq(Mux(self.kill_event, abi.EVENT_CQ_ERR, acks.source.type)),
+            events.sink.queue.eq(Mux(self.kill_event, kill.cqn, acks.source.cqn)),
+            events.sink.info.eq(Mux(self.kill_event, kill.err, 0)),
             events.source.connect(self.event),
         ]
+        self.sync += If(pop & failed,
+            kill.valid.eq(1), kill.cqn.eq(acks.source.cqn), kill.life.eq(acks.source.life), kill.err.eq(wacks.source.err),
+        )

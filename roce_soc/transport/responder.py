@@ -50,6 +50,8 @@ class RoCEResponder(LiteXModule):
         A late port of the placer.
     cqe : cqe_description(), out
         Receive completions, flushed ones included, in order.
+    outcome : {valid, lost}, in
+        Whether each good completion has its place in its queue, in order.
     event : event_description(), out
         QPs that failed, for the command port.
     refusal : refusal_description(), out
@@ -72,6 +74,7 @@ class RoCEResponder(LiteXModule):
         self.where      = execute.where
         self.place_done = answer.done
         self.cqe        = stream.Endpoint(cqe_description())
+        self.outcome    = answer.outcome
         self.event      = answer.event
         self.refusal    = answer.refusal
         self.ready      = Signal()
@@ -99,10 +102,10 @@ class RoCEResponder(LiteXModule):
             reply.reads_qpi.eq(check.reads_qpi), check.reads_done.eq(reply.reads_done),
         ]
         # An access ends with its answer, a READ's when the reply scheduler has it: if sent at once, that one's goes on.
-        replies, joined = answer.replies.sink, answer.joined.source
+        replies, answers, joined = answer.replies.sink, answer.replies.source, answer.joined.source
         mr_port.track(check.key.valid, joined.valid & joined.ready & joined.check)
-        mr_port.track(replies.valid & replies.ready & (replies.kind == REPLY_READ),
-            reply.sink.valid & reply.sink.ready & (reply.sink.kind == REPLY_READ))
+        mr_port.track(replies.valid & replies.ready & (replies.kind == REPLY_READ) & ~replies.void,
+            answers.valid & answers.ready & (answers.kind == REPLY_READ) & ~answers.void)
         # Completions of a QP before the flush of its queue: one FIFO, requests first.
         self.cqes = cqes = stream.SyncFIFO(cqe_description(), 8)
         self.comb += [

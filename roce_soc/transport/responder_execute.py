@@ -7,6 +7,7 @@ from migen import *
 
 from litex.gen import *
 from litex.soc.interconnect import stream
+from litex.soc.interconnect.stream import EndpointDescription
 
 from roce_soc.common import (
     CTL_ERR, CTL_RESET, CTL_START, IN_FLIGHT, QPI_WIDTH, cqe_description, event_description, mr_request_description,
@@ -21,7 +22,7 @@ from roce_soc.verbs import WC_FLAG_WITH_IMM, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_
 VERDICTS    = 32    # packets between check and placement.
 CHECK_ROOM  = 8     # places for what is in the check stage when it must stop.
 PLACEMENTS  = IN_FLIGHT    # packets between placement and answer.
-
+REPLIES     = 16    # answers that wait for the reply scheduler, or for their completion's place.
 PLACE_FIELDS = [("qpi", QPI_WIDTH), ("has_slot", 1), ("slot", 10), ("offset", 6), ("length", 13), ("lands", 1)]
 
 
@@ -117,6 +118,11 @@ class RequestExecute(LiteXModule):
         ]
 
 
+def answer_description():
+    """A reply, `told` behind a completion; `void`: nothing is to be answered, only waited for."""
+    return EndpointDescription(reply_description().payload_layout + [("told", 1), ("void", 1)])
+
+
 # RequestAnswer ------------------------------------------------------------------------------------
 
 class RequestAnswer(LiteXModule):
@@ -125,6 +131,10 @@ class RequestAnswer(LiteXModule):
     QPs that are not `opened` have had their last answer: nothing leaves for them any more but the flush of receive
     work requests that packets behind the failure had taken.
 
+    A request whose completion has no place in its queue is not answered, nor is anything behind it: the peer must not
+    hear of success that nobody here will see. So its answer waits for the completion queue's word, and with it those of
+    the requests behind it; the QP is silenced at once, and goes to ERR by the completion queue's report.
+
     Endpoints
     ---------
     sink : verdict_layout, in; done : place_done_description(), in
@@ -132,7 +142,9 @@ class RequestAnswer(LiteXModule):
     reply : reply_description(), out
     rq_ctl : rq_ctl_description(), out
     silent : {qpi}, out
-        A placement failed: the QP has to stop.
+        A placement failed, or a completion was lost: the QP has to stop.
+    outcome : {valid, lost}, in
+        What became of each good completion, in order.
     """
     def __init__(self, n_qps):
         self.sink    = sink = stream.Endpoint(verdict_layout())
@@ -143,6 +155,7 @@ class RequestAnswer(LiteXModule):
         self.reply   = stream.Endpoint(reply_description())
         self.rq_ctl  = stream.Endpoint(rq_ctl_description())
         self.silent  = stream.Endpoint([("qpi", QPI_WIDTH)])
+        self.outcome = Record([("valid", 1), ("lost", 1)])
         self.ready   = Signal()
 
         # # #
@@ -177,15 +190,15 @@ class RequestAnswer(LiteXModule):
         self.cqes    = cqes    = stream.SyncFIFO(cqe_description(), 8)
         # A QP fails once: these hold all there can be, so that no answer waits for the command port or the entry.
         self.events  = events  = stream.SyncFIFO(event_description(), n_qps, buffered=True)
-        self.replies = replies = stream.SyncFIFO(reply_description(), 8)
+        self.replies = replies = stream.SyncFIFO(answer_description(), REPLIES)
         self.rq_ctls = rq_ctls = stream.SyncFIFO(rq_ctl_description(), 2)
         self.silents = silents = stream.SyncFIFO([("qpi", QPI_WIDTH)], n_qps, buffered=True)
         fifos = (cqes, events, replies, rq_ctls, silents)
+        self.mute = Signal()
         packet, ctl = sink.pseudo == PSEUDO_NONE, sink.pseudo == PSEUDO_CTL
         final, fault, shut = sink.final, sink.fault, sink.shut
         stop, fire, failed, good = Signal(), Signal(), Signal(), Signal()
         self.comb += [
-            self.ready.eq(opened.ready),
             fire.eq(sink.valid & Reduce("AND", [fifo.sink.ready for fifo in fifos])),
             sink.ready.eq(fire),
             failed.eq(sink.fatal & ~shut),
@@ -194,8 +207,13 @@ class RequestAnswer(LiteXModule):
             opened.adr.eq(sink.qpi),
             opened.we.eq(fire & (failed | stop | (ctl & (sink.code == CTL_START)))),
             opened.dat_w.eq(~(failed | stop)),
-            silents.sink.valid.eq(fire & fault & ~shut),
-            silents.sink.qpi.eq(sink.qpi),
+            If(fire & fault & ~shut,
+                silents.sink.valid.eq(1),
+                silents.sink.qpi.eq(sink.qpi),
+            ).Elif(self.mute,
+                silents.sink.valid.eq(1),
+                silents.sink.qpi.eq(replies.source.qpi),
+            ),
             rq_ctls.sink.valid.eq(fire & stop),
             rq_ctls.sink.op.eq(Mux(sink.code == CTL_RESET, RQ_CTL_RESET, RQ_CTL_FLUSH)),
             rq_ctls.sink.index.eq(sink.rq_index),
@@ -208,7 +226,9 @@ class RequestAnswer(LiteXModule):
         ]
         self._add_cqe(sink, cqes.sink, fire, shut, failed, good, stop)
         self._add_reply(sink, replies.sink, fire, failed, good, ctl)
-        for fifo, source in zip(fifos, (self.cqe, self.event, self.reply, self.rq_ctl, self.silent)):
+        self._add_outcome(replies.source, fire & fault & ~shut, n_qps)
+        self.comb += self.ready.eq(opened.ready & self.muted.ready)
+        for fifo, source in zip((cqes, events, rq_ctls, silents), (self.cqe, self.event, self.rq_ctl, self.silent)):
             self.comb += fifo.source.connect(source, omit={"first", "last"}), source.first.eq(1), source.last.eq(1)
         self.comb += self.refusal.first.eq(1), self.refusal.last.eq(1)
         self.sync += [
@@ -225,6 +245,7 @@ class RequestAnswer(LiteXModule):
         success, flushed, final = Signal(), Signal(), sink.final
         self.comb += [
             success.eq(good & sink.closes & (final == 0)),
+            self.replies.sink.told.eq(success),
             flushed.eq((sink.opens & (shut | (final == row("QP_STATE")))) | (stop & ~shut & sink.holds & (sink.code == CTL_ERR))),
             cqe.valid.eq(fire & (success | flushed | (failed & sink.holds))),
             cqe.cqn.eq(sink.recv_cq),
@@ -254,7 +275,8 @@ class RequestAnswer(LiteXModule):
         self.comb += [
             # A row that drops the packet has no action; the action of one killed on the way is void.
             answers.eq(good & (sink.action != ACTION_NONE) & (final != row("QP_STATE"))),
-            reply.valid.eq(fire & (answers | failed | ctl)),
+            reply.valid.eq(fire & (answers | failed | ctl | reply.told)),
+            reply.void.eq(~(answers | failed | ctl)),
             [getattr(reply, name).eq(getattr(sink, name)) for name in (
                 "qpi", "qpn", "code", "last_psn", "va", "rkey", "index", "pd", "pmtu", "target", "addr")],
             # A message that failed on the way does not count.
@@ -280,4 +302,31 @@ class RequestAnswer(LiteXModule):
                 }),
                 If(final == row("RNR"), reply.syndrome.eq(SYNDROME_RNR | sink.timer)),
             ),
+        ]
+
+    def _add_outcome(self, answer, busy, n_qps):
+        """An answer behind a good completion leaves when that has its place; behind a lost one nothing leaves any more.
+
+        `busy`: another QP is silenced in this clock.
+        """
+        self.muted    = muted    = StateTable(1, n_qps)
+        # One for each answer that waits in `replies`, and for those whose completion is on its way to the queue.
+        self.outcomes = outcomes = stream.SyncFIFO([("lost", 1)], 4*REPLIES)
+        reply, lost, mute, quiet, leaves = self.reply, Signal(), self.mute, Signal(), Signal()
+        self.comb += [
+            outcomes.sink.valid.eq(self.outcome.valid),
+            outcomes.sink.lost.eq(self.outcome.lost),
+            lost.eq(answer.told & outcomes.source.lost),
+            mute.eq(answer.valid & outcomes.source.valid & lost & ~busy & self.silents.sink.ready),
+            quiet.eq(muted.read(answer.qpi[:log2_int(n_qps)]) & (answer.kind != REPLY_CTL) | answer.void | lost),
+            leaves.eq(answer.valid & (~answer.told | outcomes.source.valid)),
+            reply.valid.eq(leaves & ~quiet),
+            reply.first.eq(1), reply.last.eq(1),
+            [getattr(reply, name).eq(getattr(answer, name)) for name, _ in reply_description().payload_layout],
+            answer.ready.eq(leaves & Mux(lost, mute, quiet | reply.ready)),
+            outcomes.source.ready.eq(answer.ready & answer.told),
+            # RESET and START begin anew.
+            muted.we.eq(answer.ready & (mute | (~quiet & (answer.kind == REPLY_CTL)))),
+            muted.adr.eq(answer.qpi),
+            muted.dat_w.eq(mute),
         ]
