@@ -34,6 +34,23 @@ ACCESS_NAMES = {
     ACCESS_HUGETLB: "HUGETLB",
 }
 
+# Bits that an MR may ask for and a device may leave out: RELAXED_ORDERING is the first of them.
+ACCESS_OPTIONAL = sum(1 << bit for bit in range(20, 30))
+# What this engine grants; HUGETLB and the optional bits change nothing and are ignored.
+ACCESS_MR       = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ
+ACCESS_IGNORED  = ACCESS_HUGETLB | ACCESS_OPTIONAL
+# A QP's flags may name atomics: connection managers do whenever there are responder resources. It grants nothing yet.
+ACCESS_QP       = ACCESS_MR | ACCESS_REMOTE_ATOMIC
+
+def access_of(access, allowed=ACCESS_MR, what="a memory region"):
+    """Access bits as the engine takes them; ValueError names those that are not built."""
+    refused = access & ~(allowed | ACCESS_IGNORED)
+    if refused:
+        names = [name for bit, name in ACCESS_NAMES.items() if refused & bit]
+        raise ValueError(f"access of {what} must be of {' '.join(n for bit, n in ACCESS_NAMES.items() if allowed & bit)}, "
+            f"not {' '.join(names) or hex(refused)}")
+    return access & allowed
+
 def check_access(access):
     """ValueError where remote write or atomic is granted without local write."""
     if access & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) and not access & ACCESS_LOCAL_WRITE:

@@ -184,8 +184,23 @@ def test_console_commands(board):
     assert "BOOT" in board.console("log 128") or board.firmware.status()["log_count"] > firmware.LOG_LINES
     assert "unknown command frobnicate" in board.console("frobnicate")
     assert "not sideways" in board.console("link sideways")
-    assert f"below {firmware.FIRMWARE_QPS}, not 99" in board.console("qp 99")
+    assert f"from 0 to {firmware.FIRMWARE_QPS - 1}, not 99" in board.console("qp 99")
     assert "state UP" in board.console("linl\x7fk")
+
+
+@pytest.mark.parametrize("line, text", [
+    ("qp x err", "not x"), ("qp 2O reset", "not 2O"), ("qp -1", "not -1"), ("qp 0x", "not 0x"), ("qp 1e0 err", "not 1e0"),
+    ("qp 4294967296", "not 4294967296"), ("qp 99999999999999999999", "not 9999"), ("qp 1 err now", "qp [N [reset|err]]"), ("log ten", "not ten"),
+    ("log 1000000", "not 1000000"), ("refusals 3x", "not 3x"), ("arp 999.1.1.1", "not 999.1.1.1"), ("arp 10.0.0", "not 10.0.0"),
+    ("arp 10.0.0.1.2", "not 10.0.0.1.2"), ("arp 10.0.0.1x", "not 10.0.0.1x"), ("arp 10..0.1", "not 10..0.1"), ("arp 0001.2.3.4", "not 0001.2.3.4"),
+    ("fault failures many", "not many"), ("fault link 0x123456789", "not 0x123456789"), ("link up down", "link [up|down|restart]"),
+    ("a b c d e f g", "at most")])
+def test_console_acts_on_whole_numbers_only(healed, line, text):
+    """What is no number, or none in range, is told and changes nothing: no QP, no neighbour asked for, no fault."""
+    before = (healed.console("qp"), healed.console("fault"), healed.firmware.status()["requests"])
+    answer = healed.console(line)
+    assert text in answer or ("refusals" in line and "no engine" in answer), answer
+    assert (healed.console("qp"), healed.console("fault"), healed.firmware.status()["requests"]) == before
 
 
 def test_console_orders_faults(healed):

@@ -90,6 +90,9 @@ class WordBus(Bus):
     def write_memory(self, addr, data):
         self.write_bytes(self.region("roce_memory") + addr, data)
 
+    def memory_size(self, target):
+        return self.map.memories["roce_memory"][1] if target == 0 and "roce_memory" in self.map.memories else None
+
     def flush(self):
         """A read behind the writes: all of a client go the same way."""
         self.read_words(self.region("roce_memory"), 1)

@@ -9,6 +9,11 @@ from collections import Counter, deque
 
 from roce_soc import abi, verbs
 
+MAX_MESSAGE   = 1 << 31     # bytes.
+WORK_REQUESTS = {
+    verbs.WR_SEND: "SEND", verbs.WR_SEND_WITH_IMM: "SEND_WITH_IMM", verbs.WR_RDMA_WRITE: "RDMA_WRITE",
+    verbs.WR_RDMA_WRITE_WITH_IMM: "RDMA_WRITE_WITH_IMM", verbs.WR_RDMA_READ: "RDMA_READ"}
+
 CODE_NAMES = ("OK", "BAD_OPCODE", "BAD_INDEX", "BAD_STATE", "BAD_VALUE", "TIMEOUT")
 
 
@@ -28,6 +33,7 @@ class Bus:
     read_memory(addr, length) -> bytes, write_memory(addr, data): the engine's memory target 0.
     doorbell(page, kind, queue, index): a doorbell write that acts after all earlier write_memory.
     push(page, slot, queue, index): writes a push slot and its doorbell.
+    memory_size(target) -> bytes of a memory target, or None where nobody knows.
     idle(): called while polling; lets a simulation run on.
     flush(): returns when every earlier write has been done. Transports that do not acknowledge writes need
     it before a peer is told that memory or a receive is ready: its packets may be faster than the bus.
@@ -41,6 +47,9 @@ class Bus:
 
     def flush(self):
         """Nothing to do where writes are done when they return."""
+
+    def memory_size(self, target):
+        """Not known here: the engine judges."""
 
     def idle(self):
         """Nothing to do where time passes by itself."""
@@ -149,12 +158,21 @@ class QP:
 
     def modify(self, state, **attributes):
         """Goes to `state` (abi.QP_*); attributes of abi.QP_ARGS are kept for later commands."""
-        self.attributes.update(attributes, state=state)
+        wanted = {**self.attributes, **attributes, "state": state}
+        wanted["access"] = verbs.access_of(wanted.get("access", 0), verbs.ACCESS_QP, "a queue pair")
+        self.roce.command(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, **wanted))
+        # What was refused leaves nothing here.
+        self.attributes = wanted
         if state == abi.QP_RESET:
             self.sq.reset()
-        self.roce.command(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, **self.attributes))
-        if state == abi.QP_RESET:
             self.roce.write_rq(self)
+
+    def _check_state(self, what, states):
+        """RuntimeError where no work request of this kind may be posted: nobody would ever hear of it."""
+        state = self.attributes.get("state", abi.QP_RESET)
+        if state not in states:
+            names = " ".join(verbs.QP_STATES[s] for s in states)
+            raise RuntimeError(f"a {what} work request needs the QP in {names}, not {verbs.QP_STATES[state]}")
 
     def destroy(self):
         """Takes the QP and its receive queue away; the next QP on this index has another number."""
@@ -173,7 +191,18 @@ class QP:
         """Posts a work request (verbs.WR_*); `inline` bytes travel in the continuation slot. Returns its slot.
 
         With `push` it also goes through the doorbell window, where the engine has that: an idle queue need not read it.
+
+        Raises
+        ------
+        ValueError : an opcode that is not built, a length above 2^31, too much inline data.
+        RuntimeError : the QP is in RESET, INIT or RTR. In SQD a work request waits, in ERR it is flushed.
+        BufferError : the ring is full.
         """
+        self._check_state("send", (abi.QP_RTS, abi.QP_SQD, abi.QP_SQE, abi.QP_ERR))
+        if opcode not in WORK_REQUESTS:
+            raise ValueError(f"opcode must be one of {', '.join(WORK_REQUESTS.values())}, not {opcode!r}")
+        if not 0 <= length <= MAX_MESSAGE:
+            raise ValueError(f"length must be 0..{MAX_MESSAGE}, not {length!r}")
         slots = 1 if inline is None else 2
         self.sq.reserve(slots, "send queue")
         if inline is not None:
@@ -199,7 +228,8 @@ class QP:
         self.roce.bus.doorbell(self.page, abi.DOORBELL_SQ, self.index, self.sq.producer & 0xffff)
 
     def post_recv(self, mr=None, va=0, length=0, *, wr_id=0, lkey=None):
-        """Posts a receive work request with at most one buffer."""
+        """Posts a receive work request with at most one buffer; RuntimeError in RESET, BufferError where the ring is full."""
+        self._check_state("receive", (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS, abi.QP_SQD, abi.QP_SQE, abi.QP_ERR))
         self.rq.reserve(1, "receive queue")
         wqe = abi.pack(abi.RECV_WQE, abi.RECV_WQE_BYTES, wr_id=wr_id, num_sge=1 if length else 0, va=va or (mr.va if mr else 0), length=length,
             lkey=lkey if lkey is not None else (mr.lkey if mr else 0))
@@ -275,6 +305,14 @@ class RoCE:
             self._free[kind].remove(index)
         return index
 
+    def _try(self, kind, index, opcode, words):
+        """A command that makes an object: where it is refused the index is free as before."""
+        try:
+            self.command(opcode, words)
+        except Exception:
+            self._free[kind].appendleft(index)
+            raise
+
     def free(self, kind, index):
         """The index of a destroyed object may be used again; its next key or number is another one."""
         self._lives[kind, index] += 1
@@ -286,26 +324,36 @@ class RoCE:
         self.free("qp", qp.index)
 
     def reg_mr(self, va, length, *, addr=None, access=verbs.ACCESS_LOCAL_WRITE, pd=1, variant=None, target=0, index=None):
-        """Registers memory; `addr` (default: va) is where it lies in the target."""
+        """Registers memory; `addr` (default: va) is where it lies in the target.
+
+        Raises ValueError for rights that are not built (HUGETLB and optional bits are ignored), and for a range that wraps
+        or leaves its memory.
+        """
+        access = verbs.access_of(access)
         verbs.check_access(access)
+        addr = va if addr is None else addr
+        size = self.bus.memory_size(target)
+        for name, start, end in (("va", va, 1 << 64), ("addr", addr, 1 << 64 if size is None else size)):
+            if not 0 <= start <= start + length <= end:
+                raise ValueError(f"{name} and length must lie within 0..{end:#x}, not {start:#x} and {length:#x}")
         index   = self._take("mr", index)
         variant = self._lives["mr", index] % 255 + 1 if variant is None else variant
-        mr      = MR(self, index, variant, va, length, va if addr is None else addr, access, pd)
-        self.command(abi.CMD_WRITE_MR, abi.pack_args(abi.MR_ARGS, index=index, variant=variant, access=access, target=target, pd=pd,
-            va=va, length=length, addr=mr.addr))
+        mr      = MR(self, index, variant, va, length, addr, access, pd)
+        self._try("mr", index, abi.CMD_WRITE_MR, abi.pack_args(abi.MR_ARGS, index=index, variant=variant, access=access, target=target, pd=pd,
+            va=va, length=length, addr=addr))
         return mr
 
     def create_cq(self, log2=6, *, page=0, index=None):
         """A completion queue of 2^log2 entries."""
         index = self._take("cq", index)
         cq    = CQ(self, index, log2, self.allocate(abi.CQE_BYTES << log2, "completion queue"), page)
-        self.command(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=index, valid=1, log2=log2, page=page, addr=cq.addr))
+        self._try("cq", index, abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=index, valid=1, log2=log2, page=page, addr=cq.addr))
         return cq
 
     def write_rq(self, qp):
         """(Re)creates a QP's receive queue: empty ring."""
-        qp.rq.reset()
         self.command(abi.CMD_WRITE_RQ, abi.pack_args(abi.RQ_ARGS, index=qp.attributes["rq_index"], valid=1, log2=qp.rq.log2, page=qp.page, addr=qp.rq.addr))
+        qp.rq.reset()
 
     def create_qp(self, send_cq, recv_cq, *, sq_log2=6, rq_log2=6, page=0, index=None, qpn=None, **attributes):
         """A QP in RESET with its rings; `attributes` of abi.QP_ARGS are kept for modify."""
@@ -320,8 +368,12 @@ class RoCE:
             send_cq=send_cq.index, recv_cq=recv_cq.index, rq_index=index, sq_log2=sq_log2, sq_addr=sq.addr, pkey=0xffff, hop_limit=64,
             udp_sport=0xc000 | index, pmtu=3, timeout=14, retry_cnt=7, rnr_retry=7, min_rnr_timer=12, max_rd_atomic=4, max_dest_rd_atomic=4,
             access=verbs.ACCESS_LOCAL_WRITE | verbs.ACCESS_REMOTE_WRITE | verbs.ACCESS_REMOTE_READ), **attributes}
+        try:
+            self.write_rq(qp)
+        except Exception:
+            self._free["qp"].appendleft(index)
+            raise
         self._by_qpn[qp.qpn] = qp
-        self.write_rq(qp)
         return qp
 
     def completed(self, entry):

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Console commands. */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,9 +23,50 @@ static void print_lines(void (*print_line)(uint32_t n), uint32_t first, uint32_t
 	job_end = end;
 }
 
-static uint32_t number(char *const *words, unsigned count, unsigned n, uint32_t otherwise)
+/* A whole number from 0 to `limit`: decimal, or hexadecimal with 0x. Anything else is told and acts on nothing. */
+static bool number(const char *word, const char *what, uint32_t limit, uint32_t *value)
 {
-	return n < count ? strtoul(words[n], NULL, 0) : otherwise;
+	char *end;
+	int base = word[0] == '0' && (word[1] == 'x' || word[1] == 'X') ? 16 : 10;
+	const char *digits = base == 16 ? word + 2 : word;
+	bool good = isxdigit((unsigned char)*digits) && strlen(digits) <= (base == 16 ? 8 : 10);
+	unsigned long long n = good ? strtoull(digits, &end, base) : 0;
+
+	if(!good || *end || n > limit) {
+		print("%s must be a number from 0 to %lu, not %s\n", what, (unsigned long)limit, word);
+		return false;
+	}
+	*value = n;
+	return true;
+}
+
+/* The number of lines wanted, the command's only argument. */
+static bool lines_wanted(char *const *words, unsigned count, uint32_t limit, uint32_t *wanted)
+{
+	*wanted = 10;
+	return count < 2 || number(words[1], "count", limit, wanted);
+}
+
+/* Four numbers from 0 to 255 with dots between them, nothing else. */
+static bool address(const char *word, uint32_t *ip)
+{
+	uint32_t value = 0;
+	const char *p = word;
+
+	for(unsigned i = 0; i < 4; i++) {
+		unsigned n = 0, digits = 0;
+
+		for(; *p >= '0' && *p <= '9' && digits < 3; p++, digits++)
+			n = 10*n + (*p - '0');
+		if(!digits || n > 255 || *p != (i < 3 ? '.' : 0)) {
+			print("address must be A.B.C.D, each from 0 to 255, not %s\n", word);
+			return false;
+		}
+		value = value << 8 | n;
+		p++;
+	}
+	*ip = value;
+	return true;
 }
 
 static void print_ip(uint32_t ip)
@@ -77,10 +119,10 @@ static void qp_command(char **words, unsigned count)
 		print_lines(print_used_qp, 0, FIRMWARE_QPS);
 		return;
 	}
-	uint32_t index = number(words, count, 1, 0);
+	uint32_t index;
 
-	if(index >= FIRMWARE_QPS) {
-		print("QP index must be below %u, not %lu\n", FIRMWARE_QPS, (unsigned long)index);
+	if(!number(words[1], "QP index", FIRMWARE_QPS - 1, &index)) {
+		return;
 	} else if(count == 2) {
 		print_qp(index);
 	} else {
@@ -176,7 +218,10 @@ static void print_last(void (*print_line)(uint32_t n), uint32_t total, uint32_t 
 
 static void log_command(char **words, unsigned count)
 {
-	print_last(print_event, CONTROL(STATUS_LOG_COUNT), number(words, count, 1, 10), LOG_LINES);
+	uint32_t wanted;
+
+	if(lines_wanted(words, count, LOG_LINES, &wanted))
+		print_last(print_event, CONTROL(STATUS_LOG_COUNT), wanted, LOG_LINES);
 }
 
 #ifdef CSR_ROCE_MONITOR_LINES_ADDR
@@ -197,10 +242,12 @@ static void print_refusal(uint32_t i)
 static void refusals_command(char **words, unsigned count)
 {
 #ifdef CSR_ROCE_MONITOR_LINES_ADDR
-	uint32_t lines = roce_monitor_lines_read();
+	uint32_t lines = roce_monitor_lines_read(), wanted;
 
+	if(!lines_wanted(words, count, 64, &wanted))
+		return;
 	print("%lu refusals, %lu not logged\n", (unsigned long)lines, (unsigned long)roce_monitor_lines_lost_read());
-	print_last(print_refusal, lines, number(words, count, 1, 10), 64);
+	print_last(print_refusal, lines, wanted, 64);
 #else
 	(void)words;
 	(void)count;
@@ -213,14 +260,10 @@ static void refusals_command(char **words, unsigned count)
 static void arp_command(char **words, unsigned count)
 {
 	if(count > 1) {
-		uint32_t ip = 0;
-		char *p = words[1];
+		uint32_t ip;
 
-		for(unsigned i = 0; i < 4; i++) {
-			ip = ip << 8 | (strtoul(p, &p, 10) & 0xff);
-			if(*p == '.')
-				p++;
-		}
+		if(!address(words[1], &ip))
+			return;
 		network_resolve(ip);
 	}
 	for(unsigned i = 0; i < neighbour_count; i++) {
@@ -236,8 +279,10 @@ static void fault_command(char **words, unsigned count)
 {
 #ifdef CSR_PHY_FAULT_LINK_ADDR
 	if(count > 2) {
-		uint32_t value = number(words, count, 2, 0);
+		uint32_t value;
 
+		if(!number(words[2], "fault", 0xffffffff, &value))
+			return;
 		if(!strcmp(words[1], "link"))
 			phy_fault_link_write(value);
 		else if(!strcmp(words[1], "failures"))
@@ -271,17 +316,18 @@ static void help_command(char **words, unsigned count);
 static const struct {
 	const char *name, *help;
 	void (*run)(char **words, unsigned count);
+	unsigned words;         /* at most, the name counted */
 } commands[] = {
-	{ "help",     "this list",                                          help_command },
-	{ "version",  "firmware and ABI",                                   version_command },
-	{ "link",     "link [up|down|restart]",                             link_command },
-	{ "qp",       "qp [N [reset|err]]: queue pairs of the firmware",    qp_command },
-	{ "mr",       "memory regions registered through the firmware",     mr_command },
-	{ "stats",    "counters",                                           stats_command },
-	{ "log",      "log [N]: last events",                               log_command },
-	{ "refusals", "refusals [N]: last packets and requests refused",    refusals_command },
-	{ "arp",      "arp [A.B.C.D]: neighbours; asks for an address",     arp_command },
-	{ "fault",    "fault [link|failures|lose|event N]: simulation only", fault_command },
+	{ "help",     "this list",                                          help_command,     1 },
+	{ "version",  "firmware and ABI",                                   version_command,  1 },
+	{ "link",     "link [up|down|restart]",                             link_command,     2 },
+	{ "qp",       "qp [N [reset|err]]: queue pairs of the firmware",    qp_command,       3 },
+	{ "mr",       "memory regions registered through the firmware",     mr_command,       1 },
+	{ "stats",    "counters",                                           stats_command,    1 },
+	{ "log",      "log [N]: last events",                               log_command,      2 },
+	{ "refusals", "refusals [N]: last packets and requests refused",    refusals_command, 2 },
+	{ "arp",      "arp [A.B.C.D]: neighbours; asks for an address",     arp_command,      2 },
+	{ "fault",    "fault [link|failures|lose|event N]: simulation only", fault_command,   3 },
 };
 
 static void print_help(uint32_t i)
@@ -301,13 +347,21 @@ static void run(void)
 	char *words[WORDS];
 	unsigned count = 0;
 
-	for(char *p = strtok(line, " "); p && count < WORDS; p = strtok(NULL, " "))
+	for(char *p = strtok(line, " "); p; p = strtok(NULL, " ")) {
+		if(count == WORDS) {
+			print("at most %u words a line\n", WORDS);
+			return;
+		}
 		words[count++] = p;
+	}
 	if(!count)
 		return;
 	for(unsigned i = 0; i < sizeof commands/sizeof commands[0]; i++) {
 		if(!strcmp(words[0], commands[i].name)) {
-			commands[i].run(words, count);
+			if(count > commands[i].words)
+				print("%s\n", commands[i].help);
+			else
+				commands[i].run(words, count);
 			return;
 		}
 	}

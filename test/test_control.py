@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""software/control/roce: what the engine refused leaves nothing behind; what is not built or makes no sense is refused here."""
+import pytest
+
+from roce_soc import abi, verbs
+from software.control.roce import Bus, CommandError, RoCE
+
+
+class Device(Bus):
+    """A mailbox, memory and doorbells that remember; `refuse` is the code of the next command."""
+    def __init__(self, size=1 << 20):
+        self.args, self.at, self.status, self.refuse = [0]*32, 0, 0, 0
+        self.commands, self.bells, self.size = [], [], size
+
+    def write_register(self, name, value):
+        kind = name.rsplit("_", 1)[1]
+        if kind == "index":
+            self.at = value
+        elif kind == "data":
+            self.args[self.at] = value
+            self.at += 1
+        elif kind == "go":
+            opcode, code = value & 0xff, self.refuse
+            self.refuse = 0
+            self.commands.append((opcode, list(self.args)))
+            if opcode == abi.CMD_QUERY_DEVICE:
+                self.args[:5] = [abi.ABI_VERSION, 0xff, 256, 1024, 256]
+            self.status = 2 | code << 8 | (value >> 8 & 0xff) << 16
+
+    def read_register(self, name):
+        return self.status if name.endswith("status") else self.args[self.at]
+
+    def read_memory(self, addr, length):
+        return bytes(length)
+
+    def write_memory(self, addr, data):
+        pass
+
+    def memory_size(self, target):
+        return self.size if target == 0 else None
+
+    def doorbell(self, page, kind, queue, index):
+        self.bells.append((kind, queue, index))
+
+
+@pytest.fixture
+def roce():
+    return RoCE(Device())
+
+
+def pair(roce, *states):
+    cq = roce.create_cq()
+    qp = roce.create_qp(cq, cq)
+    for state in states:
+        qp.modify(state)
+    return qp
+
+# Refused by the engine ----------------------------------------------------------------------------
+
+def test_a_refused_change_leaves_nothing(roce):
+    """Attributes and state are those of before, and later changes carry none of what was refused."""
+    qp     = pair(roce, abi.QP_INIT)
+    before = dict(qp.attributes)
+    roce.bus.refuse = abi.CODE_BAD_VALUE
+    with pytest.raises(CommandError):
+        qp.modify(abi.QP_RTR, pmtu=7, dest_qpn=5)
+    assert qp.attributes == before
+    qp.modify(abi.QP_RTR, dest_qpn=6)
+    sent = abi.unpack_args(abi.QP_ARGS, roce.bus.commands[-1][1])
+    assert (sent["pmtu"], sent["dest_qpn"], sent["state"]) == (before["pmtu"], 6, abi.QP_RTR)
+
+
+def test_a_refused_reset_keeps_the_rings(roce):
+    qp = pair(roce, abi.QP_INIT, abi.QP_RTR, abi.QP_RTS)
+    qp.post_send(verbs.WR_SEND)
+    roce.bus.refuse = abi.CODE_TIMEOUT
+    with pytest.raises(CommandError):
+        qp.modify(abi.QP_RESET)
+    assert qp.sq.producer == 1 and qp.attributes["state"] == abi.QP_RTS
+    qp.destroy()
+    assert roce.create_qp(qp.send_cq, qp.recv_cq) is not None
+
+
+@pytest.mark.parametrize("kind", ["mr", "cq", "qp"])
+def test_a_refused_object_takes_no_index(roce, kind):
+    """As many refusals as there are indices, then as many objects."""
+    cq   = roce.create_cq(1)
+    make = {"mr": lambda: roce.reg_mr(0, 64), "cq": lambda: roce.create_cq(1), "qp": lambda: roce.create_qp(cq, cq, sq_log2=1, rq_log2=1)}[kind]
+    free = len(roce._free[kind])
+    for _ in range(3*free):
+        roce.bus.refuse = abi.CODE_BAD_INDEX
+        with pytest.raises(CommandError):
+            make()
+    for _ in range(free):
+        make()
+    with pytest.raises(MemoryError):
+        make()
+
+# Refused here -------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("states, send, receive", [
+    ((), 0, 0), ((abi.QP_INIT,), 0, 1), ((abi.QP_INIT, abi.QP_RTR), 0, 1), ((abi.QP_INIT, abi.QP_RTR, abi.QP_RTS), 1, 1),
+    ((abi.QP_INIT, abi.QP_RTR, abi.QP_RTS, abi.QP_SQD), 1, 1), ((abi.QP_INIT, abi.QP_ERR), 1, 1)])
+def test_posting_by_state(roce, states, send, receive):
+    """No doorbell for a send in RESET, INIT, RTR, nor for a receive in RESET; the rest goes to the engine."""
+    qp = pair(roce, *states)
+    for post, allowed in ((lambda: qp.post_send(verbs.WR_SEND), send), (qp.post_recv, receive)):
+        count = len(roce.bus.bells)
+        if allowed:
+            post()
+        else:
+            with pytest.raises(RuntimeError, match=verbs.QP_STATES[states[-1] if states else 0]):
+                post()
+        assert len(roce.bus.bells) == count + allowed
+    assert (qp.sq.producer, qp.rq.producer) == (send, receive)
+
+
+@pytest.mark.parametrize("opcode", [77, -1, verbs.WR_ATOMIC_CMP_AND_SWP, verbs.WR_ATOMIC_FETCH_AND_ADD, verbs.WR_LOCAL_INV, verbs.WR_SEND_WITH_INV])
+def test_opcodes_that_are_not_built(roce, opcode):
+    qp = pair(roce, abi.QP_INIT, abi.QP_RTR, abi.QP_RTS)
+    with pytest.raises(ValueError, match=f"RDMA_READ.*not {opcode}"):
+        qp.post_send(opcode)
+    assert not roce.bus.bells and not qp.sq.producer
+
+
+@pytest.mark.parametrize("length", [-1, (1 << 31) + 1])
+def test_lengths(roce, length):
+    with pytest.raises(ValueError, match="0..2147483648"):
+        pair(roce, abi.QP_INIT, abi.QP_RTR, abi.QP_RTS).post_send(verbs.WR_SEND, length=length)
+
+
+@pytest.mark.parametrize("access, name", [
+    (verbs.ACCESS_ZERO_BASED, "ZERO_BASED"), (verbs.ACCESS_ON_DEMAND, "ON_DEMAND"), (verbs.ACCESS_MW_BIND, "MW_BIND"),
+    (verbs.ACCESS_REMOTE_ATOMIC | 1, "REMOTE_ATOMIC"), (1 << 8, "0x100"), (1 << 30, "0x40000000")])
+def test_rights_that_are_not_built(roce, access, name):
+    with pytest.raises(ValueError, match=f"not {name}"):
+        roce.reg_mr(0, 64, access=access)
+    assert roce.bus.commands[-1][0] == abi.CMD_QUERY_DEVICE
+
+
+@pytest.mark.parametrize("bit", [7, *range(20, 30)])
+def test_optional_rights_are_ignored(roce, bit):
+    """HUGETLB and the optional bits, RELAXED_ORDERING among them, change nothing."""
+    mr = roce.reg_mr(0, 64, access=7 | 1 << bit)
+    assert mr.access == 7 and abi.unpack_args(abi.MR_ARGS, roce.bus.commands[-1][1])["access"] == 7
+
+
+def test_atomics_in_the_flags_of_a_queue_pair(roce):
+    """Connection managers set them; a right that is not built at all is refused."""
+    qp = pair(roce)
+    qp.modify(abi.QP_INIT, access=0xf)
+    assert abi.unpack_args(abi.QP_ARGS, roce.bus.commands[-1][1])["access"] == 0xf
+    with pytest.raises(ValueError, match="ON_DEMAND"):
+        qp.modify(abi.QP_INIT, access=0x41)
+    assert qp.attributes["access"] == 0xf
+
+
+@pytest.mark.parametrize("va, length, addr", [
+    (0, 1 << 20, 1), (0, (1 << 20) + 1, 0), (0, 64, 1 << 20), ((1 << 64) - 64, 65, 0), (0, -1, 0), (-1, 5, 0), (0, 64, -64)])
+def test_ranges_outside_of_memory(roce, va, length, addr):
+    with pytest.raises(ValueError, match="must lie within"):
+        roce.reg_mr(va, length, addr=addr)
+    roce.reg_mr((1 << 64) - 64, 64, addr=(1 << 20) - 64)
