@@ -6,6 +6,7 @@ engine into any other LiteX SoC.
 
 Not supported: DDR4 and host memory behind the engine (on-chip RAM only), more than one port.
 """
+import ipaddress
 import os
 
 from migen import *
@@ -17,7 +18,7 @@ from litex.soc.integration.soc_core import SoCCore
 from litex.soc.interconnect import stream, wishbone
 
 from roce_soc import abi, firmware
-from roce_soc.clocks import ClockLink
+from roce_soc.clocks import ClockLink, bound_delay
 from roce_soc.common import event_description
 from roce_soc.core import RoCECore
 from roce_soc.memory.sram import RoCESRAM
@@ -36,6 +37,53 @@ MEM_MAP = {
 
 DEFAULT_MAC = 0x02_00_00_00_00_01
 DEFAULT_IP  = "192.168.1.50"
+
+ENGINE_HZ   = 10e6, 500e6       # a board's engine clock: a tick of 256 ns is 3 clocks or more.
+RESERVED    = 1 << 20           # bytes kept free behind each address that the SoC's map names but has not used yet.
+
+
+# Checks -------------------------------------------------------------------------------------------
+
+def check_addresses(mac_address, ip_address):
+    """ValueError names what is no unicast MAC address (a number) or no IPv4 address (text)."""
+    if not isinstance(mac_address, int) or not 0 < mac_address < 1 << 48 or mac_address >> 40 & 1:
+        shown = f"{mac_address:#x}" if isinstance(mac_address, int) else repr(mac_address)
+        raise ValueError(f"mac_address must be a number from 1 to {(1 << 48) - 1:#x} without the group bit (1 << 40), not {shown}")
+    try:
+        ipaddress.IPv4Address(ip_address if isinstance(ip_address, str) else "")
+    except ValueError:
+        raise ValueError(f"ip_address must be text of four numbers from 0 to 255, as {DEFAULT_IP!r}, not {ip_address!r}") from None
+
+
+def clock_of(soc, domain):
+    """The clock of a domain: that of the SoC's CRG, else a net of its own that follows it."""
+    found = getattr(getattr(soc, "crg", None), f"cd_{domain}", None)
+    if found is not None:
+        return found.clk
+    clk = Signal(name=f"{domain}_clk_of_port")
+    soc.comb += clk.eq(ClockSignal(domain))
+    return clk
+
+
+def allocate(soc, name, size):
+    """An uncached region of the SoC: where its map says, else where LiteX finds room beside all that the map names.
+
+    LiteX checks regions against each other as they come; registers and RAM that come later keep their place.
+    """
+    origin = soc.mem_map.get(name)
+    if origin is None:
+        bus, kept = soc.bus, []
+        for other, start in soc.mem_map.items():
+            length = 4*2**soc.csr.address_width if other == "csr" else RESERVED
+            if other not in bus.regions:
+                kept.append(f"{other} (kept free)")
+                bus.regions[kept[-1]] = SoCRegion(origin=start, size=length, cached=False)
+        try:
+            origin = bus.alloc_region(name, size, cached=False).origin
+        finally:
+            for other in kept:
+                del bus.regions[other]
+    return SoCRegion(origin=origin, size=size, cached=False)
 
 
 # Engine into a SoC --------------------------------------------------------------------------------
@@ -61,7 +109,8 @@ def add_roce(soc, phy, *,
     phy : RoCEPHY
         The port; its `source` and `sink` are connected here, its registers are the caller's (`soc.phy = phy`).
     name : str
-        Prefix of registers (`<name>_...`) and regions (`<name>_memory`, `<name>_doorbell`).
+        Prefix of registers (`<name>_...`) and regions (`<name>_memory`, `<name>_doorbell`). The slow path of the port `roce`
+        is `slowpath`, that of another one `<name>_slowpath`.
     mac_address, ip_address : int, str
         Own addresses after reset; software may change the slow path's, QPs carry their own.
     memory_size : int
@@ -73,14 +122,18 @@ def add_roce(soc, phy, *,
     slow_clk_freq : number
         Hz for ARP's repetition times, default the SoC's clock; simulation gives a smaller one.
     clock_domain, clk_freq : str, number
-        Clock of engine and memory, which is the PHY's `engine_domain`, and its Hz; default the SoC's.
+        Clock of engine and memory, which is the PHY's `engine_domain`, and its Hz; default the SoC's. Paths between it and
+        the SoC's clock are bounded to a clock of the faster one.
     engine_parameters : dict
         Keywords of RoCECore.
 
     Returns
     -------
     The engine, or None.
+
+    Regions lie where the SoC's `mem_map` says, else where there is room; LiteX checks each against all others.
     """
+    check_addresses(mac_address, ip_address)
     if memory_size < 1 << 16 or memory_size & (memory_size - 1):
         raise ValueError(f"memory_size must be a power of two from {1 << 16}, not {memory_size!r}")
     if not (with_engine or with_slowpath):
@@ -88,6 +141,11 @@ def add_roce(soc, phy, *,
     if phy.engine_domain != clock_domain:
         raise ValueError(f"clock_domain must be the PHY's, {phy.engine_domain!r}, not {clock_domain!r}")
     parameters = {"clock_domain": clock_domain, **(engine_parameters or {})}
+    engine_hz  = clk_freq or soc.clk_freq
+    if with_engine and not parameters.get("scalable_ticks") and not ENGINE_HZ[0] <= engine_hz <= ENGINE_HZ[1]:
+        raise ValueError(f"the engine's clock must be {ENGINE_HZ[0]:.0f}..{ENGINE_HZ[1]:.0f} Hz, not {engine_hz:.0f}")
+    if clock_domain != "sys" and hasattr(soc.platform.toolchain, "pre_optimize_commands"):
+        bound_delay(soc.platform, clock_of(soc, "sys"), clock_of(soc, clock_domain), 1e9/max(soc.clk_freq, engine_hz))
     core = add_engine(soc, phy, name, memory_size, clk_freq or soc.clk_freq, parameters) if with_engine else None
     if with_slowpath:
         if with_engine:
@@ -95,12 +153,13 @@ def add_roce(soc, phy, *,
         else:
             soc.add_module(name=f"{name}_link", module=(link := ClockLink("sys", clock_domain)))
         slowpath = RoCESlowPath(mac_address, ip_address, slow_clk_freq or soc.clk_freq, link=link)
-        soc.add_module(name="slowpath", module=slowpath)
+        slow     = "slowpath" if name == "roce" else f"{name}_slowpath"
+        soc.add_module(name=slow, module=slowpath)
         if with_engine:
             soc.comb += [core.slow_rx.connect(slowpath.sink), slowpath.source.connect(core.slow_tx)]
         else:
             soc.comb += [phy.source.connect(slowpath.sink), slowpath.source.connect(phy.sink)]
-        add_slots(soc, slowpath)
+        add_slots(soc, slowpath, slow)
     elif with_engine:
         soc.comb += core.slow_rx.ready.eq(1)
     return core
@@ -128,7 +187,7 @@ def add_engine(soc, phy, name, memory_size, clk_freq, parameters):
     core.get_memories = memory.get_memories = list
     for region, slave, size in ((f"{name}_memory", link.add_bus(memory.bus), memory_size),
                                 (f"{name}_doorbell", core.doorbell_bus, core.doorbells.size)):
-        soc.bus.add_slave(region, slave, SoCRegion(origin=soc.mem_map.get(region, MEM_MAP.get(region)), size=size, cached=False))
+        soc.bus.add_slave(region, slave, allocate(soc, region, size))
 
     # Events of the port, interrupt.
     events = link.on_far(PortEvents(link.add_level(phy.status.fields.link_up, to_far=True)))
@@ -163,14 +222,14 @@ class PortEvents(LiteXModule):
         ]
 
 
-def add_slots(soc, slowpath):
-    """The CPU's frame slots on the bus: receive slots first, transmit slots behind."""
-    size   = slowpath.rx_bytes + slowpath.tx_bytes
-    origin = soc.mem_map.get("slowpath", MEM_MAP["slowpath"])
-    soc.bus.add_region("slowpath", SoCRegion(origin=origin, size=size, cached=False, linker=True))
+def add_slots(soc, slowpath, name):
+    """The CPU's frame slots on the bus: receive slots first, transmit slots behind, both inside one checked region."""
+    region = allocate(soc, name, slowpath.rx_bytes + slowpath.tx_bytes)
+    soc.bus.add_region(name, region)
     for side, at, length in (("rx", 0, slowpath.rx_bytes), ("tx", slowpath.rx_bytes, slowpath.tx_bytes)):
-        soc.bus.add_slave(f"slowpath_{side}", getattr(slowpath.cpu, f"bus_{side}"),
-            SoCRegion(origin=origin + at, size=length, cached=False, linker=True))
+        # LiteX does not check regions of the linker's: these two lie inside the one above.
+        soc.bus.add_slave(f"{name}_{side}", getattr(slowpath.cpu, f"bus_{side}"),
+            SoCRegion(origin=region.origin + at, size=length, cached=False, linker=True))
 
 
 # RoCESoC ------------------------------------------------------------------------------------------

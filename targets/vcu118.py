@@ -25,7 +25,6 @@ from litex.soc.cores.clock import USPMMCM  # noqa: E402
 from litex.soc.cores.led import LedChaser  # noqa: E402
 from litex_boards.platforms import xilinx_vcu118  # noqa: E402
 
-from roce_soc.clocks import bound_delay  # noqa: E402
 from roce_soc.phy.cmac import RoCEPHYCMAC  # noqa: E402
 from roce_soc.soc import RoCESoC  # noqa: E402
 from targets import common  # noqa: E402
@@ -108,7 +107,6 @@ class _CRG(LiteXModule):
         pll.register_clkin(clk125, 125e6)
         pll.create_clkout(self.cd_sys,  sys_clk_freq,  margin=0)
         pll.create_clkout(self.cd_roce, roce_clk_freq, margin=0)
-        bound_delay(platform, self.cd_sys.clk, self.cd_roce.clk, 1e9/max(sys_clk_freq, roce_clk_freq))
 
 # VCU118SoC ----------------------------------------------------------------------------------------
 
@@ -125,8 +123,10 @@ class VCU118SoC(RoCESoC):
         1 or 2.
     rsfec : bool
         RS-FEC from reset on; software can change it.
+    uartbone : bool
+        The board's UART is a bus bridge and the console goes over the bus (`litex_term crossover`); JTAG is a bridge always.
     """
-    def __init__(self, sys_clk_freq=125e6, roce_clk_freq=250e6, cage=1, rsfec=True, **kwargs):
+    def __init__(self, sys_clk_freq=125e6, roce_clk_freq=250e6, cage=1, rsfec=True, uartbone=False, **kwargs):
         if cage not in _ports:
             raise ValueError(f"cage must be one of {sorted(_ports)}, not {cage!r}")
         platform       = Platform()
@@ -141,7 +141,12 @@ class VCU118SoC(RoCESoC):
             engine_domain = "roce",
             rsfec         = rsfec,
         )
+        if uartbone:
+            kwargs["uart_name"] = "crossover"
         RoCESoC.__init__(self, platform, sys_clk_freq, phy=phy, clock_domain="roce", clk_freq=roce_clk_freq, **kwargs)
+        self.add_jtagbone()
+        if uartbone:
+            self.add_uartbone()
         self.comb += platform.request("i2c_mux_reset_n").eq(1)
         self.leds = LedChaser(pads=platform.request_all("user_led"), sys_clk_freq=sys_clk_freq)
 
@@ -150,10 +155,11 @@ class VCU118SoC(RoCESoC):
 def add_arguments(parser):
     parser.add_argument("--cage", type=int, default=1, choices=sorted(_ports), help="QSFP28 cage of the port")
     parser.add_argument("--no-rsfec", action="store_true", help="start without RS-FEC (LR4 optics)")
+    parser.add_argument("--uartbone", action="store_true", help="UART as bus bridge beside JTAG, console over the bus")
 
 
 def main(argv=None):
-    return common.main(lambda args: VCU118SoC(args.sys_clk_freq, args.roce_clk_freq, args.cage, not args.no_rsfec),
+    return common.main(lambda args: VCU118SoC(args.sys_clk_freq, args.roce_clk_freq, args.cage, not args.no_rsfec, args.uartbone),
         name          = "vcu118",
         description   = "RoCE v2 at 100 Gb/s on the AMD VCU118.",
         add_arguments = add_arguments,

@@ -1,8 +1,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """software/control/roce: what the engine refused leaves nothing behind; what is not built or makes no sense is refused here."""
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 
 from roce_soc import abi, verbs
+from software.control import roce_info
+from software.control.bus import WordBus
 from software.control.roce import Bus, CommandError, RoCE
 
 
@@ -161,3 +168,64 @@ def test_ranges_outside_of_memory(roce, va, length, addr):
     with pytest.raises(ValueError, match="must lie within"):
         roce.reg_mr(va, length, addr=addr)
     roce.reg_mr((1 << 64) - 64, 64, addr=(1 << 20) - 64)
+
+
+# roce_info ----------------------------------------------------------------------------------------
+
+class Soc(WordBus):
+    """A SoC that shows an identifier, and whose engine's clock may stand still."""
+    def __init__(self, path, identifier, version=abi.ABI_VERSION):
+        super().__init__(path)
+        self.words = {0x100 + 4*i: ord(c) for i, c in enumerate(identifier)}
+        self.words[0x1000] = version
+
+    def read_words(self, address, count):
+        return [self.words.get(address + 4*i, 0) for i in range(count)]
+
+    def write_words(self, address, words):
+        pass
+
+
+@pytest.fixture
+def csr_json(tmp_path):
+    path = tmp_path / "csr.json"
+    registers = {name: {"addr": 0x1000 + 4*n, "size": 1} for n, name in enumerate((
+        "roce_capability_abi", "roce_monitor_counter_select", "roce_monitor_ready", "roce_monitor_counter_value"))}
+    path.write_text(json.dumps({"csr_registers": registers, "memories": {}, "constants": {"config_identifier": "my soc"},
+        "csr_bases": {"identifier_mem": 0x100}}))
+    return path
+
+
+def test_info_refuses_a_foreign_soc(csr_json):
+    roce_info.check(Soc(csr_json, "My SoC"))
+    with pytest.raises(roce_info.ForeignError, match="of 'my soc', what answers says 'your soc'"):
+        roce_info.check(Soc(csr_json, "Your SoC"))
+    with pytest.raises(roce_info.ForeignError, match="ABI version 77, this program"):
+        roce_info.check(Soc(csr_json, "My SoC", version=77))
+
+
+def test_info_does_not_wait_for_ever(csr_json):
+    with pytest.raises(roce_info.ForeignError, match="stays 0 for"):
+        roce_info.counters(Soc(csr_json, "My SoC"))
+
+
+def test_info_finds_csr_json(tmp_path, monkeypatch):
+    """--csr alone; else the file here; else the newest under build/."""
+    (tmp_path / "build" / "a").mkdir(parents=True)
+    (tmp_path / "build" / "b").mkdir()
+    (tmp_path / "here").mkdir()
+    for age, name in ((20, "a"), (10, "b")):
+        file = tmp_path / "build" / name / "csr.json"
+        file.write_text("{}")
+        os.utime(file, (1e9 - age, 1e9 - age))
+    monkeypatch.chdir(tmp_path / "here")
+    assert [p.parent.name for p in roce_info.candidates(root=tmp_path)] == ["b", "a"]
+    (tmp_path / "here" / "csr.json").write_text("{}")
+    assert [str(p) for p in roce_info.candidates(root=tmp_path)] == ["csr.json"]
+    assert [str(p) for p in roce_info.candidates("x.json", tmp_path)] == ["x.json"]
+
+
+def test_info_says_what_is_missing(tmp_path):
+    done = subprocess.run([sys.executable, str(roce_info.ROOT / "software" / "control" / "roce_info.py"), "--csr", "nowhere.json"], cwd=tmp_path,
+        capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "nowhere.json" in done.stderr and "Traceback" not in done.stderr

@@ -202,6 +202,17 @@ def test_vcu118_clocks(built):
 
 
 @on_vcu118
+def test_vcu118_bridges(built, tmp_path):
+    """JTAG is a bus bridge always; with --uartbone the UART is another and the console goes over the bus."""
+    name, output = built
+    verilog = (output / "gateware" / "vcu118.v").read_text()
+    assert "BSCANE2" in verilog and "jtagbone" in verilog and "uartbone" not in verilog
+    from targets.vcu118 import VCU118SoC
+    soc = VCU118SoC(uartbone=True, engine_parameters=dict(n_qps=16, n_mrs=16, n_cqs=16))
+    assert {"jtagbone", "uartbone"} <= set(soc.bus.masters) and hasattr(soc.uart, "_rxtx")
+
+
+@on_vcu118
 def test_vcu118_pins(built):
     name, output = built
     pins = constraints(output)

@@ -14,13 +14,14 @@ BURST = 255     # words of a UARTBone command.
 
 
 class RegisterMap:
-    """Names of csr.json: `registers` {name: (address, words)}, `memories` {name: (base, size)}, `constants`."""
+    """Names of csr.json: `registers` {name: (address, words)}, `memories` {name: (base, size)}, `constants`, `bases`."""
     def __init__(self, path):
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
         self.registers = {n: (r["addr"], r["size"]) for n, r in data["csr_registers"].items()}
         self.memories  = {n: (m["base"], m["size"]) for n, m in data["memories"].items()}
         self.constants = data["constants"]
+        self.bases     = data.get("csr_bases", {})
 
     def register(self, name):
         """(address, 32-bit words); KeyError names what is near."""

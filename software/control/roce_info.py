@@ -2,8 +2,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What a RoCE SoC says of itself: capability, link, firmware, counters, refusals, event log.
 
-  litex_server --uart --uart-port socket://localhost:5555      (or a board's bridge)
-  software/control/roce_info.py --csr build/.../csr.json [--watch]
+  litex_server --uart --uart-port socket://localhost:5555      the simulation; a board: --jtag --jtag-config ..., or its UART
+  software/control/roce_info.py [--csr build/.../csr.json] [--watch]
+
+csr.json is that of the build that runs. Without --csr: ./csr.json, else the newest of build/ whose SoC has the identifier
+that the running one shows.
+
+Exit status: 0 good, 1 not reached or another SoC, 2 bad argument.
 """
 import argparse
 import json
@@ -13,12 +18,62 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from roce_soc import abi                                        # noqa: E402
 from roce_soc.errors import ERRORS                              # noqa: E402
 from software.control.bus import RemoteBus, SocketBus           # noqa: E402
 from software.control.firmware import Firmware                  # noqa: E402
 
+ROOT  = pathlib.Path(__file__).resolve().parents[2]
+TURNS = 100     # reads of `ready` before the engine's clock counts as standing still.
+
 PHY_FLAGS = ("link_up", "aligned", "rx_status", "local_fault", "remote_fault", "hi_ber", "block_lock", "synced", "rsfec_active",
              "rsfec_aligned", "tx_reset_done", "rx_reset_done", "powergood", "tx_dead", "module_present", "module_interrupt")
+
+
+class ForeignError(RuntimeError):
+    """What answers is not the SoC that csr.json describes."""
+
+
+def candidates(given=None, root=ROOT):
+    """Paths of csr.json to try, the best first: `given` alone; else ./csr.json alone; else those of build/, newest first."""
+    if given:
+        return [pathlib.Path(given)]
+    here = pathlib.Path("csr.json")
+    if here.exists():
+        return [here]
+    return sorted(root.glob("build/**/csr.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def check(bus):
+    """Raises ForeignError unless the SoC behind `bus` is the one of its csr.json: identifier, then the engine's ABI version."""
+    wanted = str(bus.map.constants.get("config_identifier", ""))
+    base   = bus.map.bases.get("identifier_mem")
+    if base is None or not wanted:
+        raise ForeignError("csr.json has no identifier: it is of no RoCE SoC")
+    # LiteX keeps constants in small letters.
+    shown  = "".join(chr(word & 0xff) for word in bus.read_words(base, 64)).split("\0")[0].lower()
+    if shown != wanted:
+        raise ForeignError(f"csr.json is of {wanted!r}, what answers says {shown!r}")
+    if "roce_capability_abi" in bus.map.registers:
+        version = bus.read_register("roce_capability_abi")
+        if version != abi.ABI_VERSION:
+            raise ForeignError(f"the engine has ABI version {version}, this program {abi.ABI_VERSION}")
+
+
+def connect(args):
+    """A bus whose csr.json fits what answers. Raises ForeignError, OSError, ValueError."""
+    paths, reasons = candidates(args.csr), []
+    if not paths:
+        raise ForeignError("no csr.json: neither here nor under build/; name one with --csr")
+    for path in paths:
+        bus = SocketBus(args.host, args.port, path) if args.direct else RemoteBus(path, args.host, args.port)
+        try:
+            check(bus)
+            return bus
+        except ForeignError as error:
+            reasons.append(f"{path}: {error}")
+            bus.close()
+    raise ForeignError("; ".join(reasons[:3]))
 
 
 def named(bus, prefix):
@@ -32,8 +87,11 @@ def counters(bus):
     out = {}
     for row in ERRORS.values():
         bus.write_register("roce_monitor_counter_select", row.index)
-        while not bus.read_register("roce_monitor_ready"):
-            pass
+        for _ in range(TURNS):
+            if bus.read_register("roce_monitor_ready"):
+                break
+        else:
+            raise ForeignError(f"roce_monitor_ready stays 0 for {TURNS} reads: the engine's clock stands still, or csr.json is of another build")
         value = bus.read_register("roce_monitor_counter_value")
         if value:
             out[row.name] = value
@@ -73,7 +131,7 @@ def show(info, file=sys.stdout):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csr",    default="csr.json", help="csr.json of the build")
+    parser.add_argument("--csr",    help="csr.json of the build (default: see above)")
     parser.add_argument("--host",   default="localhost")
     parser.add_argument("--port",   default=1234, type=int, help="port of litex_server (default 1234)")
     parser.add_argument("--direct", action="store_true", help="the port is the simulation's own bus socket, without litex_server")
@@ -81,9 +139,9 @@ def main():
     parser.add_argument("--json",   action="store_true")
     args = parser.parse_args()
     try:
-        bus  = SocketBus(args.host, args.port, args.csr) if args.direct else RemoteBus(args.csr, args.host, args.port)
+        bus  = connect(args)
         info = collect(bus)
-    except OSError as error:
+    except (OSError, ValueError, KeyError, ForeignError) as error:
         print(f"roce_info: {args.host}:{args.port}: {error}", file=sys.stderr)
         return 1
     if args.json:

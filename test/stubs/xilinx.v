@@ -8,6 +8,12 @@ module BUFG (input wire I, output wire O);
     assign O = I;
 endmodule
 
+module BSCANE2 #(parameter JTAG_CHAIN = 1) (
+    output wire CAPTURE, output wire DRCK, output wire RESET, output wire RUNTEST, output wire SEL, output wire SHIFT,
+    output wire TCK, output wire TDI, output wire TMS, output wire UPDATE, input wire TDO
+);
+endmodule
+
 module IBUFDS (input wire I, input wire IB, output wire O);
     assign O = I & ~IB;
 endmodule

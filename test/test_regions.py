@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""roce_soc/soc: where add_roce puts its regions in anybody's SoC, a second port too; what it refuses."""
+import logging
+
+import pytest
+from litex.build.sim import SimPlatform
+from litex.build.generic_platform import Pins
+from litex.soc.cores.cpu import CPUNone
+from litex.soc.integration.soc import SoCError, SoCRegion
+from litex.soc.integration.soc_core import SoCCore
+from litex.soc.interconnect import wishbone
+
+from roce_soc.phy.model import RoCEPHYModel
+from roce_soc.soc import add_roce, allocate
+
+SMALL = dict(n_qps=16, n_mrs=16, n_cqs=16, n_chunks=64)
+
+
+class Elsewhere(CPUNone):
+    """Map of a CPU whose RAM lies at 0x8000_0000 and whose devices begin at the registers."""
+    io_regions = {0x1200_0000: 0x7000_0000}
+
+    @property
+    def mem_map(self):
+        return {"rom": 0x1000_0000, "sram": 0x1100_0000, "csr": 0x1200_0000, "main_ram": 0x8000_0000}
+
+
+def make(ports, cpu="vexriscv", **more):
+    """A SoC with ports of these names and its register region, which LiteX adds last; LiteX checks each as it comes."""
+    platform = SimPlatform("SIM", io=[("sys_clk", 0, Pins(1)), ("sys_rst", 0, Pins(1))])
+    soc = SoCCore(platform, 250_000_000, cpu_type="vexriscv" if cpu == "vexriscv" else None, with_uart=False, with_timer=False,
+        **{**dict(integrated_rom_size=0x1000, integrated_sram_size=0x1000), **more})
+    for name in ports:
+        phy = RoCEPHYModel()
+        soc.add_module(name="phy" if name == "roce" else f"{name}_phy", module=phy)
+        add_roce(soc, phy, name=name, memory_size=1 << 16, engine_parameters=dict(scalable_ticks=True, **SMALL))
+    soc.bus.add_region("csr", SoCRegion(origin=soc.mem_map["csr"], size=4*2**soc.csr.address_width, cached=False))
+    return soc
+
+
+def spans(soc):
+    """{region: (first, last)} of everything that answers, the slots' halves left out."""
+    return {n: (r.origin, r.origin + r.size_pow2 - 1) for n, r in soc.bus.regions.items() if not n.endswith(("_rx", "_tx"))}
+
+
+@pytest.mark.parametrize("cpu", ["vexriscv", "elsewhere"])
+@pytest.mark.parametrize("ports", [("roce",), ("nic",), ("nic", "nic2")])
+def test_no_two_answer(ports, cpu, monkeypatch):
+    """Whatever the port's name, the CPU's map and the number of ports: each region by itself, in the CPU's uncached space."""
+    if cpu == "elsewhere":
+        monkeypatch.setattr(CPUNone, "io_regions", Elsewhere.io_regions)
+        monkeypatch.setattr(CPUNone, "mem_map", Elsewhere.mem_map.fget(None))
+    soc  = make(ports, cpu=cpu, **(dict(integrated_main_ram_size=0x10000) if cpu == "elsewhere" else {}))
+    seen = spans(soc)
+    slow = {"roce": "slowpath"}
+    for port in ports:
+        assert {f"{port}_memory", f"{port}_doorbell", slow.get(port, f"{port}_slowpath")} <= set(seen)
+    ordered = sorted(seen.items(), key=lambda item: item[1])
+    for (a, (_, end)), (b, (start, _)) in zip(ordered, ordered[1:]):
+        assert end < start, f"{a} and {b} overlap"
+    for first, length in soc.cpu.io_regions.items():
+        for port in ports:
+            assert first <= seen[f"{port}_memory"][0] and seen[f"{port}_memory"][1] < first + length
+    for port in ports:
+        # The slots' halves lie inside the checked region.
+        name = slow.get(port, f"{port}_slowpath")
+        whole, rx, tx = (soc.bus.regions[n] for n in (name, f"{name}_rx", f"{name}_tx"))
+        assert whole.origin == rx.origin and rx.origin + rx.size == tx.origin and tx.origin + tx.size <= whole.origin + whole.size
+
+
+def test_a_region_of_others_is_seen():
+    """A slave of the SoC's own at 0x8000_0000: the port goes elsewhere; one that comes later onto the port is refused."""
+    platform = SimPlatform("SIM", io=[("sys_clk", 0, Pins(1))])
+    logging.disable(logging.CRITICAL)
+    soc = SoCCore(platform, 250_000_000, cpu_type="vexriscv", integrated_rom_size=0x1000, with_uart=False, with_timer=False)
+    soc.bus.add_slave("mine", wishbone.Interface(), SoCRegion(origin=0x8000_0000, size=0x1000_0000, cached=False))
+    region = allocate(soc, "nic_memory", 1 << 20)
+    assert region.origin >= 0x9000_0000
+    soc.bus.add_slave("nic_memory", wishbone.Interface(), region)
+    with pytest.raises(SoCError):
+        soc.bus.add_slave("late", wishbone.Interface(), SoCRegion(origin=region.origin + 0x1000, size=0x1000, cached=False))
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (dict(ip_address="10.0.0.999"), "0 to 255.*not '10.0.0.999'"), (dict(ip_address="10.0.0"), "not '10.0.0'"),
+    (dict(ip_address=0x0a000001), "not 167772161"), (dict(mac_address="02:00:00:00:00:01"), "number.*not '02:00:00:00:00:01'"),
+    (dict(mac_address=0), "not 0x0"), (dict(mac_address=1 << 48), "0xffffffffffff.*not 0x1000000000000"),
+    (dict(mac_address=0x0100_0000_0001), "group bit.*not 0x10000000001"), (dict(clk_freq=1000), "10000000..500000000 Hz, not 1000"),
+    (dict(clk_freq=1e9), "not 1000000000"), (dict(memory_size=100), "power of two.*not 100")])
+def test_refused(arguments, text):
+    soc = SoCCore(SimPlatform("SIM", io=[("sys_clk", 0, Pins(1))]), 250_000_000, cpu_type="vexriscv", integrated_rom_size=0x1000,
+        with_uart=False, with_timer=False)
+    with pytest.raises(ValueError, match=text):
+        add_roce(soc, RoCEPHYModel(), **{**dict(memory_size=1 << 16, engine_parameters=dict(SMALL)), **arguments})
