@@ -12,6 +12,7 @@ from litex.soc.interconnect.csr import *
 from roce_soc.clocks import ClockLink
 from roce_soc.common import refusal_description
 from roce_soc.errors import ERROR_ROWS, ERRORS, ROW_WIDTH
+from roce_soc.table import clocked_port
 
 REFUSAL_LINES = 64
 TRAFFIC_BASE  = ERROR_ROWS      # counters of traffic follow the error rows.
@@ -65,7 +66,7 @@ class MonitorCounters(LiteXModule):
 
         # Refusal ring: a small FIFO per source, one line a clock into the RAM.
         memory = Memory(len(self.line), REFUSAL_LINES)
-        wr, rd = memory.get_port(write_capable=True), memory.get_port()
+        wr, rd = memory.get_port(write_capable=True), clocked_port(memory, old_word=True)
         self.specials += memory, wr, rd
         fifos, losses = [], []
         for number, (name, (endpoint, _)) in enumerate(refusals.items()):

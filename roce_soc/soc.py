@@ -21,6 +21,7 @@ from roce_soc import abi, firmware
 from roce_soc.clocks import ClockLink, bound_delay
 from roce_soc.common import event_description
 from roce_soc.core import RoCECore
+from roce_soc.memory.control import MemoryControl
 from roce_soc.memory.sram import RoCESRAM
 from roce_soc.network.slowpath import RoCESlowPath
 from roce_soc.timebase import tick_cycles_of
@@ -183,6 +184,7 @@ def add_engine(soc, phy, name, memory_size, clk_freq, parameters):
     for port in (core.payload_write, core.completion_write, core.payload_read, core.descriptor_read):
         memory.add_port(port)
     soc.add_module(name=f"{name}_memory", module=memory)
+    soc.add_module(name=f"{name}_memory_control", module=MemoryControl(link, memory.hub))
     # LiteX would put every RAM that a module names on the register bus.
     core.get_memories = memory.get_memories = list
     for region, slave, size in ((f"{name}_memory", link.add_bus(memory.bus), memory_size),

@@ -6,6 +6,31 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 
+# Block RAM ----------------------------------------------------------------------------------------
+
+def clocked_port(memory, *, old_word=False, **options):
+    """Read port of a RAM with the word one clock after its address; every clocked read port of the engine is one.
+
+    A row that is read in the clock in which the other port writes it: block RAM with one clock on both ports reads the old
+    word where the writing port is READ_FIRST, else undefined bits; so the port is READ_FIRST, and synthesis takes that mode
+    for the RAM. With two clocks the word is undefined in any mode.
+
+    Ref: AMD UG573 (UltraScale memory resources), block RAM, address collision, and the same table in AM007, "Address Collision",
+    table 1, common clock: writing port RF, other port reads old memory data; WF and NC: X. UG901, RAM inference.
+
+    Parameters
+    ----------
+    memory : Memory
+    old_word : bool
+        The reader can use the word of such a clock, which is the old one. False: it forwards what is written, or does not
+        use the word; the harness gives it random bits then (ROCE_COLLIDE=1, sim/harness/collide.py).
+    options : of Memory.get_port
+    """
+    port = memory.get_port(mode=READ_FIRST, **options)
+    port.old_word = old_word
+    return port
+
+
 # StateTable ---------------------------------------------------------------------------------------
 
 class StateTable(LiteXModule):

@@ -55,6 +55,27 @@ def test_rows(bench, rng):
         assert read(sim, 1, n_qps - 1 - i) == rows.get(n_qps - 1 - i, 0)
 
 
+def test_row_read_while_written(bench, rng):
+    """A row asked for in the clock in which a command writes it is the whole old one, on every port; a clock later the new one."""
+    sim, write, n_qps = bench
+    sim.wait("ready", 1, max_cycles=n_qps + 16)
+    old, new = rng.getrandbits(WIDTH), rng.getrandbits(WIDTH)
+    write.send(index=9, row=old)
+    sim.drain(write)
+    sim.poke("adr0", 9)
+    sim.poke("adr1", 9)
+    sim.step(4)
+    write.send(index=9, row=new)
+    seen = []
+    for _ in range(8):
+        sim.step()
+        seen.append((sim.peek("row0"), sim.peek("row1"), write.pending))
+    assert all(a == b and a in (old, new) for a, b, _ in seen) and seen[-1][0] == new
+    # The clock behind the one that took the row shows what was read in it.
+    taken = next(n for n, (_, _, pending) in enumerate(seen) if not pending)
+    assert [a for a, _, _ in seen[taken:taken + 3]] == [old, old, new]
+
+
 def test_latency(bench):
     """A row two clocks after its address, one read a clock."""
     sim, write, _ = bench

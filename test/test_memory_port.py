@@ -36,7 +36,8 @@ def make():
     top   = Paths()
     users = {f"u{n}": {**top.write_arbiter.masters[n].streams(), **top.read_arbiter.masters[n].streams()} for n in (0, 1)}
     return top, {**users, "t1": {**top.write_router.targets[1].streams(), **top.read_router.targets[1].streams()},
-        "wquiet": top.write_router.quiet, "rquiet": top.read_router.quiet}
+        "wquiet": top.write_router.quiet, "rquiet": top.read_router.quiet,
+        **{f"{p}{n}": getattr(r, n) for p, r in (("w", top.write_router), ("r", top.read_router)) for n in ("closed", "restart")}}
 
 
 @pytest.fixture(scope="module")

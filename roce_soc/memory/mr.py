@@ -13,7 +13,7 @@ from roce_soc.abi import MR_ARGS
 from roce_soc.common import DEFAULT_MRS, TARGET_WIDTH, mr_request_description, mr_result_description
 from roce_soc.drain import Drain
 from roce_soc.errors import index_of
-from roce_soc.table import StateTable
+from roce_soc.table import StateTable, clocked_port
 
 MAX_MRS = 1 << 16
 
@@ -79,7 +79,7 @@ class MRTable(LiteXModule):
         # # #
 
         memory = Memory(layout_len(ROW), n_mrs)
-        self.write_port, self.read_port = memory.get_port(write_capable=True), memory.get_port()
+        self.write_port, self.read_port = memory.get_port(write_capable=True), clocked_port(memory, old_word=True)
         self.specials += memory, self.write_port, self.read_port
         self._add_write()
 

@@ -16,7 +16,7 @@ adapter drives wack, rdata. Layouts: memory_*_description of common.py.
    Payload ports want more: answers in order of issue whatever the targets (memory/router.py, in_order).
 5. A wack says that every later read through this target sees the bytes.
 6. Writes never wait for reads. A memory that stops is answered for with MEM_TIMEOUT; its late answers
-   are swallowed, and until the last of them came it is not asked again.
+   are swallowed, and until the last of them came, or a restart says that none will, it is not asked again.
 7. Tags are the engine's, opaque to adapters, unique while outstanding at a port.
 8. Lanes outside the range carry no promise in rdata; in wdata their `be` is 0, all others' 1.
 """

@@ -206,14 +206,14 @@ class MemoryWriteRouter(LiteXModule):
     port : MemoryWritePort, in
         Has its acknowledges in order of issue.
     targets : list of MemoryWritePort, out
-    quiet : Signal(n_targets), out
-        Nothing outstanding at the target.
+    quiet, closed, restart : Signal(n_targets), out, out, in
+        As the watchdogs, a bit for each target.
 
     Latency: 1 clock towards the target, one beat a clock.
     """
     def __init__(self, n_targets=1, timeout_cycles=TIMEOUT_CYCLES, depth=DEPTH, dw=DATA_WIDTH):
         check_targets(n_targets)
-        self.quiet  = Signal(n_targets)
+        self.quiet, self.closed, self.restart = [Signal(n_targets) for _ in range(3)]
         self.none   = MemoryNoTarget(dw=dw)
         self.split  = MemoryWriteSplit(n_targets + 1, depth, dw)
         guards      = [MemoryWriteTimeout(timeout_cycles, depth, dw) for _ in range(n_targets)]
@@ -224,7 +224,7 @@ class MemoryWriteRouter(LiteXModule):
 
         ends = [g.port for g in guards] + [self.none.write]
         self.comb += [way.connect(end) for way, end in zip(self.split.ways, ends)]
-        self.comb += self.quiet.eq(Cat(*[g.quiet for g in guards]))
+        self.comb += guard_signals(self, guards)
 
 
 class MemoryReadRouter(LiteXModule):
@@ -236,7 +236,7 @@ class MemoryReadRouter(LiteXModule):
     """
     def __init__(self, n_targets=1, timeout_cycles=TIMEOUT_CYCLES, depth=DEPTH, dw=DATA_WIDTH, in_order=True):
         check_targets(n_targets)
-        self.quiet  = Signal(n_targets)
+        self.quiet, self.closed, self.restart = [Signal(n_targets) for _ in range(3)]
         self.none   = MemoryNoTarget(dw=dw)
         # In order, the answers of fast memory wait for those of slow memory.
         self.split  = MemoryReadSplit(n_targets + 1, 2*DEPTH if in_order else DEPTH, in_order, depth, dw)
@@ -248,7 +248,16 @@ class MemoryReadRouter(LiteXModule):
 
         ends = [g.port for g in guards] + [self.none.read]
         self.comb += [way.connect(end) for way, end in zip(self.split.ways, ends)]
-        self.comb += self.quiet.eq(Cat(*[g.quiet for g in guards]))
+        self.comb += guard_signals(self, guards)
+
+
+def guard_signals(owner, guards):
+    """Statements that join the signals of watchdogs, one for each target, to those of their owner."""
+    return [
+        owner.quiet.eq(Cat(*[g.quiet for g in guards])),
+        owner.closed.eq(Cat(*[g.closed for g in guards])),
+        [g.restart.eq(owner.restart[n]) for n, g in enumerate(guards)],
+    ]
 
 
 def check_targets(n_targets):
@@ -283,14 +292,19 @@ class MemoryHub(LiteXModule):
     add_port(port, in_order) : a MemoryWritePort or MemoryReadPort of the engine; before finalisation.
     quiet : Signal(targets), out
         Nothing outstanding at the target.
+    closed : Signal(targets), out
+        A watchdog answers for the target.
+    restart : Signal(targets), in
+        The target was reset (a pulse), is in reset (a level): what it owes will not come. It must forget the commands and
+        data of before; what it says about them later is dropped.
 
     Latency: 1 clock towards the memory, 1 clock back for reads, 2 more with several memories.
     """
     def __init__(self, targets, timeout_cycles=TIMEOUT_CYCLES):
         check_targets(len(targets))
         self.targets, self.timeout_cycles = targets, timeout_cycles
-        self.writes, self.quiets = [], []
-        self.quiet = Signal(len(targets))
+        self.writes, self.quiets, self.closeds = [], [], []
+        self.quiet, self.closed, self.restart  = [Signal(len(targets)) for _ in range(3)]
 
     def add_port(self, port, in_order=True):
         """Puts a port of the engine on the memories; in_order: of a read port, as MemoryReadRouter."""
@@ -303,7 +317,9 @@ class MemoryHub(LiteXModule):
         self.submodules += router
         self.comb += port.connect(router.port)
         self.comb += [way.connect(target.get_read()) for way, target in zip(router.targets, self.targets)]
+        self.comb += router.restart.eq(self.restart)
         self.quiets.append(router.quiet)
+        self.closeds.append(router.closed)
 
     def do_finalize(self):
         splits = [MemoryWriteSplit(len(self.targets) + 1) for _ in self.writes]
@@ -317,7 +333,10 @@ class MemoryHub(LiteXModule):
             arbiter, guard = MemoryWriteArbiter(len(self.writes)), MemoryWriteTimeout(self.timeout_cycles)
             self.submodules += arbiter, guard
             guards.append(guard)
+            self.comb += guard.restart.eq(self.restart[n])
             self.comb += [split.ways[n].connect(master) for split, master in zip(splits, arbiter.masters)]
             self.comb += arbiter.port.connect(guard.port), guard.memory.connect(target.write)
         quiets = self.quiets + ([Cat(*[guard.quiet for guard in guards])] if guards else [])
+        closeds = self.closeds + ([Cat(*[guard.closed for guard in guards])] if guards else [])
+        self.comb += self.closed.eq(Reduce("OR", closeds) if closeds else 0)
         self.comb += self.quiet.eq(Reduce("AND", quiets) if quiets else (1 << len(self.targets)) - 1)

@@ -12,6 +12,7 @@ from roce_soc.common import (
     DATA_BYTES, DATA_WIDTH, MEM_NO_ADDRESS, MEM_OK, PAGE_BYTES, TAG_WIDTH)
 from roce_soc.memory.port import BEATS_WIDTH, MemoryReadPort, MemoryWritePort, beats_of
 from roce_soc.memory.router import MemoryHub
+from roce_soc.table import clocked_port
 
 BUS_WIDTH = 32
 
@@ -71,7 +72,7 @@ class RoCESRAM(LiteXModule):
         self.bits   = log2_int(words)
         self.memory = memory = Memory(self.dw, words)
         self.ram_write = memory.get_port(write_capable=True, we_granularity=8)
-        self.ram_read  = memory.get_port(has_re=True, mode=READ_FIRST)
+        self.ram_read  = clocked_port(memory, old_word=True, has_re=True)
         self.specials += memory, self.ram_write, self.ram_read
 
         # Bus: one access at a time.

@@ -21,6 +21,7 @@ from liteeth.mac.wishbone import LiteEthMACWishboneInterface
 
 from roce_soc.clocks import ClockLink
 from roce_soc.common import DATA_BYTES, roce_wire_description
+from roce_soc.table import clocked_port
 
 MAX_SLOW_FRAME = 1530     # bytes without FCS: LiteEth's slots.
 SLOW_WIDTH     = 64       # bits: the widest that LiteEth's MAC side knows.
@@ -67,7 +68,7 @@ class SlowPathFilter(LiteXModule):
         bits      = log2_int(depth)
         storage   = Memory(8*DATA_BYTES + DATA_BYTES + 1, depth)
         wrport    = storage.get_port(write_capable=True)
-        rdport    = storage.get_port(has_re=True, mode=READ_FIRST)
+        rdport    = clocked_port(storage, has_re=True)
         self.specials += storage, wrport, rdport
 
         # Judgement of the frame at its beats; the first reason stays.

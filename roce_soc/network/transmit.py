@@ -13,6 +13,7 @@ from roce_soc import opcodes
 from roce_soc.common import DATA_BYTES, DATA_WIDTH, MAX_FRAME, roce_wire_description, tx_sent_description
 from roce_soc.packet.align import LANE_BITS, expand, lanes_to
 from roce_soc.packet.encoder import frame_params
+from roce_soc.table import clocked_port
 
 MAX_BEATS         = -(-MAX_FRAME//DATA_BYTES)
 MAX_CONTROL_BEATS = 2
@@ -60,7 +61,7 @@ class FrameFIFO(LiteXModule):
         bits    = log2_int(depth)
         storage = Memory(dw + LANE_BITS + 3, depth)
         write   = storage.get_port(write_capable=True)
-        read    = storage.get_port(has_re=True, mode=READ_FIRST)
+        read    = clocked_port(storage, has_re=True)
         self.specials += storage, write, read
         produce, commit, consume = Signal(bits + 1), Signal(bits + 1), Signal(bits + 1)
         stored  = Signal(max=depth + 1)       # beats of the frame that is written.

@@ -11,7 +11,7 @@ from litex.soc.interconnect import stream
 from roce_soc.common import (
     DATA_WIDTH, refusal_description, rx_beats_description, rx_packet_description, rx_verdict_description)
 from roce_soc.errors import ERRORS
-from roce_soc.table import BypassFIFO, BypassQueue
+from roce_soc.table import BypassFIFO, BypassQueue, clocked_port
 
 CHUNK_BEATS  = 8
 RECORD_DEPTH = 64      # packets that may wait for the responder or the completer.
@@ -73,7 +73,7 @@ class PacketBuffer(LiteXModule):
         links   = Memory(chunk_bits, n_chunks)
         sizes   = Memory(7, n_chunks)
         store_port = storage.get_port(write_capable=True)
-        load_port  = storage.get_port(has_re=True)
+        load_port  = clocked_port(storage, has_re=True)
         link_write, link_read = links.get_port(write_capable=True), links.get_port(async_read=True)
         size_write, size_read = sizes.get_port(write_capable=True), sizes.get_port(async_read=True)
         self.specials += storage, links, sizes, store_port, load_port, link_write, link_read, size_write, size_read

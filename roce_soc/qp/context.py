@@ -9,6 +9,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import MAX_QPS, connection_layout
+from roce_soc.table import clocked_port
 
 
 class ContextPort:
@@ -34,7 +35,7 @@ class QPContext(LiteXModule):
     Endpoints
     ---------
     write : {index, row}, in
-        Replaces a row; one a clock; readers see it from the next clock's addresses on.
+        Replaces a row; one a clock; readers see it from the next clock's addresses on, until then the whole old row.
     get_port() : ContextPort
         Must be called before finalisation.
 
@@ -70,7 +71,7 @@ class QPContext(LiteXModule):
     def do_finalize(self):
         for port in self.ports:
             memory = Memory(len(self.write.row), self.n_qps)
-            write, read = memory.get_port(write_capable=True), memory.get_port()
+            write, read = memory.get_port(write_capable=True), clocked_port(memory, old_word=True)
             self.specials += memory, write, read
             self.comb += [
                 write.we.eq(self.init_we | (self.write.valid & self.write.ready)),

@@ -16,7 +16,7 @@ from roce_soc.common import (
     event_description, memory_command_description, memory_wack_description, memory_wdata_description, refusal_description,
     ring_write_description)
 from roce_soc.errors import ERRORS
-from roce_soc.table import StateTable
+from roce_soc.table import StateTable, clocked_port
 from roce_soc.transport.requester_rows import KickQueue
 from roce_soc.verbs import WC_SUCCESS
 
@@ -114,7 +114,7 @@ class CompletionQueues(LiteXModule):
             ("last_solicited", 15), ("dead", 1), ("life", 1)]
         row, new = Record(row_layout), Record(row_layout)
         rows     = Memory(len(row.raw_bits()), self.n_cqs)
-        rd, wr   = rows.get_port(), rows.get_port(write_capable=True)
+        rd, wr   = clocked_port(rows), rows.get_port(write_capable=True)
         self.specials += rows, rd, wr
         walker = Signal(bits + 1)
         self.sync += If(~self.ready, walker.eq(walker + 1))

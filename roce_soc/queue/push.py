@@ -10,6 +10,7 @@ from litex.gen import *
 from roce_soc import abi
 from roce_soc.common import DATA_WIDTH, TARGET_WIDTH
 from roce_soc.memory.port import MemoryReadPort
+from roce_soc.table import clocked_port
 from roce_soc.verbs import SEND_INLINE
 
 SLOT_WORDS = abi.SEND_WQE_BYTES//4
@@ -77,7 +78,7 @@ class PushSlots(LiteXModule):
         for half, target in enumerate((push.wqe, push.data)):
             memory = Memory(dw, 2**bits)
             write  = memory.get_port(write_capable=True, we_granularity=32)
-            read   = memory.get_port(mode=READ_FIRST)
+            read   = clocked_port(memory)
             self.specials += memory, write, read
             self.comb += [
                 write.adr.eq(self.page),

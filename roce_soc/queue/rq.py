@@ -15,7 +15,7 @@ from roce_soc.common import (
     memory_rdata_description, refusal_description, ring_write_description)
 from roce_soc.errors import ERRORS
 from roce_soc.queue.rq_layout import RECV_WQE_LAYOUT, RQ_CTL_RESET, TakePort, rq_ctl_description
-from roce_soc.table import FlagTable, StateTable
+from roce_soc.table import FlagTable, StateTable, clocked_port
 from roce_soc.verbs import WC_RECV
 
 MAX_RQS     = 4096
@@ -92,7 +92,7 @@ class ReceiveQueues(LiteXModule):
         self.comb += self.ready.eq(Reduce("AND", [table.ready for table in tables]))
 
         cache = Memory(layout_len(RECV_WQE_LAYOUT), n_rqs*CACHE_DEPTH)
-        self.cache_write, self.cache_read = cache.get_port(write_capable=True), cache.get_port()
+        self.cache_write, self.cache_read = cache.get_port(write_capable=True), clocked_port(cache)
         self.specials += cache, self.cache_write, self.cache_read
 
         self.clear, self.clear_index = Signal(), Signal(bits)

@@ -13,6 +13,7 @@ from roce_soc.common import (
 from roce_soc.queue.push import wqe_layout
 from roce_soc.queue.sq_doorbell import SLOT_SHIFT, SendDoorbell
 from roce_soc.queue.sq_forget import SendQueueForget
+from roce_soc.table import clocked_port
 from roce_soc.transport.requester_rows import EPOCH_WIDTH, KickQueue, RowTable, cursor_layout
 
 CACHE_SLOTS = 8       # work requests of a QP on chip.
@@ -259,7 +260,7 @@ class SendQueues(LiteXModule):
         read   = self.fetches.get_port(async_read=True)
         cache  = Memory(dw, CACHE_SLOTS*2**bits)
         write  = cache.get_port(write_capable=True)
-        load   = cache.get_port(mode=READ_FIRST)
+        load   = clocked_port(cache)
         self.specials += read, cache, write, load
         slot_bits = log2_int(CACHE_SLOTS)
 

@@ -11,7 +11,7 @@ from litex.soc.interconnect import stream
 from roce_soc.common import MAX_READS, QPI_WIDTH, refusal_description
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import RC_READ_REQUEST
-from roce_soc.table import StateTable
+from roce_soc.table import StateTable, clocked_port
 from roce_soc.transport.responder_layout import READ_INDEX_WIDTH, REPLY_READ_AGAIN
 
 # A READ as accepted. ack*: acknowledge that goes out before its first reply.
@@ -76,7 +76,7 @@ class ReadRing(LiteXModule):
         ports = []
         for we, data, index in ((self.write, self.entry, self.entry_index), (self.write_repeat, self.repeat, self.repeat_index)):
             memory = Memory(len(data.raw_bits()), n_qps*MAX_READS)
-            write, read = memory.get_port(write_capable=True), memory.get_port()
+            write, read = memory.get_port(write_capable=True), clocked_port(memory)
             self.specials += memory, write, read
             adr, dat, en = Signal(bits + 4), Signal(len(data.raw_bits())), Signal()
             self.sync += adr.eq(Cat(index[:4], self.op_qpi[:bits])), dat.eq(data.raw_bits()), en.eq(we)

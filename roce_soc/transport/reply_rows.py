@@ -5,6 +5,7 @@ from migen import *
 from litex.gen import *
 
 from roce_soc.common import MAX_READS, QPI_WIDTH
+from roce_soc.table import clocked_port
 from roce_soc.transport.reply_ring import READ_LAYOUT
 from roce_soc.transport.responder_layout import READ_INDEX_WIDTH
 
@@ -48,7 +49,7 @@ class ReplyRows(LiteXModule):
         # # #
 
         memory = Memory(layout_len(ROW_LAYOUT), n_qps)
-        write, read = memory.get_port(write_capable=True), memory.get_port()
+        write, read = memory.get_port(write_capable=True), clocked_port(memory)
         self.specials += memory, write, read
         op0, op1, op2 = ops
         op3    = Record([("valid", 1), ("qpi", QPI_WIDTH)])

@@ -9,6 +9,7 @@ from migen.genlib.roundrobin import RoundRobin, SP_CE
 
 from roce_soc.common import MAX_READS, OUTSTANDING, QPI_WIDTH, TARGET_WIDTH
 from roce_soc.errors import ROW_WIDTH
+from roce_soc.table import clocked_port
 
 PSN_WIDTH   = 24
 TIME_WIDTH  = 36                           # ticks; 16*2^31 still fits.
@@ -186,7 +187,7 @@ class RowTable(LiteXModule):
         for port, is_async in self.ports:
             memory = Memory(width, self.n_rows)
             write  = memory.get_port(write_capable=True)
-            read   = memory.get_port(async_read=is_async, **({} if is_async else {"mode": READ_FIRST}))
+            read   = memory.get_port(async_read=True) if is_async else clocked_port(memory, old_word=True)
             self.specials += memory, write, read
             self.comb += [
                 write.we.eq(~self.ready | self.we),

@@ -12,6 +12,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc.abi import QP_TYPE_RC, QP_TYPE_UC
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, QPI_WIDTH, mr_request_description
+from roce_soc.table import clocked_port
 from roce_soc.transport.responder_layout import *
 from roce_soc.verbs import ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE
 
@@ -82,7 +83,7 @@ class RequestCheck(LiteXModule):
 
         # Responder rows: address at clock 0, here at clock 2 ... 5.
         rows = Memory(layout_len(ROW_LAYOUT), n_qps)
-        self.write_port, read = rows.get_port(write_capable=True), rows.get_port()
+        self.write_port, read = rows.get_port(write_capable=True), clocked_port(rows)
         self.specials += rows, self.write_port, read
         self.rows  = {n: Record(ROW_LAYOUT, name=f"row{n}") for n in range(2, 6)}
         self.comb += read.adr.eq(self.packet.qpi), context_port.adr.eq(self.packet.qpi)

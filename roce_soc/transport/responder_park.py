@@ -10,7 +10,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc.common import CTL_ERR, CTL_RESET, DATA_BYTES, QPI_WIDTH, ctl_description, rx_packet_description
 from roce_soc.packet.buffer import CHUNK_BEATS
-from roce_soc.table import StateTable
+from roce_soc.table import StateTable, clocked_port
 from roce_soc.transport.responder_layout import (
     PSEUDO_CTL, PSEUDO_KILL, PSEUDO_NONE, PSEUDO_SILENT, kill_description, packet_layout, sum_or)
 
@@ -88,7 +88,7 @@ class RequestEntry(LiteXModule):
         self.free   = stream.SyncFIFO([("slot", slot_bits)], PARK_DEPTH, buffered=True)
         self.tokens = stream.SyncFIFO([("qpi", QPI_WIDTH)], 2*PARK_DEPTH, buffered=True)
         storage     = Memory(len(self.out.raw_bits()), PARK_DEPTH)
-        self.store, self.load = storage.get_port(write_capable=True), storage.get_port()
+        self.store, self.load = storage.get_port(write_capable=True), clocked_port(storage)
         self.specials += storage, self.store, self.load
         self.limit  = n_chunks//2
         self.held   = Signal(max=n_chunks + 1)        # chunks of parked packets.

@@ -12,6 +12,7 @@ from migen.fhdl.tools import list_clock_domains
 
 from litex.gen.fhdl.verilog import convert
 
+from sim.harness import collide
 from sim.harness.state import paths
 
 # Ports --------------------------------------------------------------------------------------------
@@ -101,6 +102,8 @@ def emit(module, ios, clocks=("sys",)):
     missing = sorted(set(needed) - set(known))
     if missing:
         raise ValueError(f"clock domains {missing} are used but neither defined nor in clocks={tuple(clocks)!r}")
+    memories = collide.prepare(fragment) if collide.enabled() else []
     out   = convert(fragment, ios=ports, name="top")
     text  = re.sub(r"^//.*$\n?", "", out.main_source, flags=re.M)
+    text  = collide.collide(text, memories, out.ns.get_name)
     return combinational(text) + paths(module, out.ns), dict(out.data_files)

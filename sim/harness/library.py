@@ -47,6 +47,7 @@ _CALLS = {
     "write_port":     (c_int,    [c_int, c_char_p, c_int]),
     "read_port":      (c_int,    [c_int, c_char_p, c_int]),
     "mem_config":     (None,     [c_int, _U64S]),
+    "mem_forget":     (None,     [c_int]),
     "mem_counters":   (None,     [c_int, _U64S]),
     "mem_copy":       (None,     [c_int, c_int, c_uint64, c_char_p, c_uint64, c_int]),
     "mem_error":      (None,     [c_int, c_int, c_uint64, c_uint64, c_int, c_int]),

@@ -45,6 +45,10 @@ class MemoryPort:
             p["cmd_stall"], p["data_stall"], p["answer_gap"], lo, hi, o["depth"], o["ahead"], p["reorder"], p["early"],
             p["error"], o["err"], o["timeout"], o["data_wait"], int(o["exact_be"]), int(o["paused"])]))
 
+    def forget(self):
+        """Loses all commands, data and answers that it has not given, as a reset of its clock does; bytes stay."""
+        self.memory.sim.c.mem_forget(self.index)
+
     def counters(self):
         """{commands, beats, bytes, errors, peak outstanding, bubbles, stalled, answers, outstanding}"""
         out = u64s([0] * 9)
@@ -104,6 +108,11 @@ class Memory:
         """Sets options of every port."""
         for port in self.ports.values():
             port.set(**options)
+
+    def forget(self):
+        """A reset of the memory: every port loses what it has not answered."""
+        for port in self.ports.values():
+            port.forget()
 
     def write(self, addr, data, target=0):
         """Puts bytes, at once."""

@@ -17,7 +17,7 @@ IGNORED = ("COMBDLY", "WIDTH", "PROCASSINIT")
 
 # (kind, what the source line matches, reason).
 ALLOWED = (
-    ("CASEINCOMPLETE", r"case \(\w*(grant|roundrobin)\w*\)", "migen's RoundRobin: a grant it never gives keeps its value"),
+    ("CASEINCOMPLETE", r"case \((\w*(grant|roundrobin)\w*|(\w+_)?rr\d*)\)", "migen's RoundRobin: a grant it never gives keeps its value"),
     ("CASEINCOMPLETE", r"case \(\w*adr\w*\[\d+:0\]\)", "LiteX's CSR bank: an address without register reads 0, assigned before"),
     ("UNOPTFLAT", r"\w*arp_rx_depacketizer_source_valid;",
         "LiteEth's ARP: valid and ready in one block; no loop by signals (sim/netlist.py --part slowpath)"),

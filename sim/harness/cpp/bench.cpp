@@ -317,6 +317,13 @@ API void hs_mem_counters(void* b, int i, uint64_t* out) {
     memcpy(out, &m->count, sizeof m->count);
     out[8] = m->ops.size();
 }
+API void hs_mem_forget(void* v, int i) {
+    auto* b = bench(v);
+    auto* m = mport(b, i);
+    m->reset();
+    for (auto& c : b->clocks) for (auto* a : c.agents) if (a == m) a->drive(c.cycles);
+    b->dirty = true;
+}
 API void hs_mem_copy(void* b, int memory, int target, uint64_t addr, uint8_t* p, uint64_t n, int write) {
     bench(b)->memories[memory]->store.copy(target, addr, p, n, write);
 }
