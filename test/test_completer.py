@@ -268,7 +268,8 @@ def test_one_place_each(seed, rng):
     assert not b.slots
 
 
-@pytest.mark.parametrize("syndrome, status", [(0x60, None), (0x61, WC_REM_INV_REQ_ERR), (0x62, WC_REM_ACCESS_ERR), (0x63, WC_REM_OP_ERR), (0x2c, None)])
+@pytest.mark.parametrize("syndrome, status", [
+    (0x60, None), (0x61, WC_REM_INV_REQ_ERR), (0x62, WC_REM_ACCESS_ERR), (0x63, WC_REM_OP_ERR), (0x2c, None)])
 def test_nak_behind_a_lost_read(seed, syndrome, status):
     """A NAK of any code behind a READ without its replies: the READ is repeated, what was refused fails when refused again."""
     b = bench(seed, [(WR_SEND, 10), (WR_RDMA_READ, 300), (WR_RDMA_WRITE, 5), (WR_SEND, 1)])

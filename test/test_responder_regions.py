@@ -101,7 +101,7 @@ def test_region_removed_while_a_read_starts(so):
             b.read(2, 8, offset=64*n)
             b.run(20)
         b.take("tx")
-        b.read(2, 8, offset=32, psn=100)                              # covered by none of the 16.
+        b.read(2, 8, offset=32, psn=100)      # covered by none of the 16.
         b.run(14, every=1)                                            # it is being looked up.
         b.read(1, 8)
         b.run(k, every=1)

@@ -11,10 +11,10 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, MAX_QPS, MAX_READS, QPI_WIDTH, refusal_description
-from roce_soc.errors import ERRORS
 from roce_soc.opcodes import (
-    ACK_UNLIMITED, NAK_PSN_SEQUENCE, RC_ACKNOWLEDGE, RC_READ_REQUEST, RC_READ_RESPONSE_FIRST, RC_READ_RESPONSE_LAST,
+    ACK_UNLIMITED, NAK_PSN_SEQUENCE, RC_ACKNOWLEDGE, RC_READ_RESPONSE_FIRST, RC_READ_RESPONSE_LAST,
     RC_READ_RESPONSE_MIDDLE, RC_READ_RESPONSE_ONLY, SYNDROME_ACK)
+from roce_soc.transport.reply_again import LOOK_UPS, accept_again, connect_look_ups, look_up_known, look_up_layout
 from roce_soc.transport.reply_quick import ReplyQuick
 from roce_soc.transport.reply_ring import READ_LAYOUT, ReadRing
 from roce_soc.transport.reply_rows import LIFE_WIDTH, ReplyRows
@@ -23,15 +23,7 @@ from roce_soc.transport.responder_layout import (
     READ_INDEX_WIDTH, REPLY_ACK, REPLY_CTL, REPLY_NAK, REPLY_READ, REPLY_READ_AGAIN, kill_description,
     reply_description)
 
-LOOK_UPS = 128     # duplicates of all QPs that wait to be looked up.
-
 OP_ACCEPT, OP_AGAIN, OP_LOADED, OP_TURN, OP_FAIL = range(5)
-
-def look_up_layout():
-    """A duplicate READ that waits to be looked up; `life` of its QP when it came."""
-    fields = {name: width for name, width, *_ in reply_description().payload_layout}
-    return [(name, fields[name]) for name in ("qpi", "qpn", "psn", "last_psn", "va", "rkey", "length", "pmtu")] + [
-        ("life", LIFE_WIDTH)]
 
 def _final(syndrome):
     """Expression: a NAK that ends the QP."""
@@ -201,13 +193,13 @@ class RoCEReply(LiteXModule):
             self.send.sink.valid.eq(self.tx_valid & ~op.sent),
             [getattr(self.send.sink, name).eq(getattr(self.tx, name)) for name, _ in send_layout()],
         ]
-        self._add_refusal()
+        connect_look_ups(self)
         self._add_packet(entry)
         accept = {REPLY_ACK: self._accept_ack(), REPLY_NAK: self._accept_nak(), REPLY_READ: self._accept_read(entry),
-            REPLY_READ_AGAIN: self._accept_again(), REPLY_CTL: self._accept_ctl(), "default": []}
+            REPLY_READ_AGAIN: accept_again(self), REPLY_CTL: self._accept_ctl(), "default": []}
         self.comb += If(op.valid, Case(op.kind, {
             OP_ACCEPT: [Case(record.kind, accept)],
-            OP_AGAIN:  self._again(),
+            OP_AGAIN:  look_up_known(self),
             OP_LOADED: [
                 If(~old.loading,
                     self.push.eq(1),
@@ -221,21 +213,6 @@ class RoCEReply(LiteXModule):
             "default": [],
         }))
         self.comb += If(self.emit, self._emit())
-
-    def _add_refusal(self):
-        """One row for each duplicate READ."""
-        refusal, record, asked = self.refusal, self.record, self.asked.sink
-        self.comb += [
-            [getattr(asked, name).eq(getattr(record, name)) for name, _ in look_up_layout() if name not in ("qpi", "life")],
-            asked.qpi.eq(self.op.qpi), asked.life.eq(self.old.life),
-            refusal.first.eq(1), refusal.last.eq(1),
-        ]
-        self.sync += [
-            refusal.valid.eq(self.dropped | self.answered),
-            refusal.row.eq(Mux(self.dropped, ERRORS["DUPLICATE_DROPPED"].index, ERRORS["PSN_DUPLICATE"].index)),
-            refusal.psn.eq(record.psn), refusal.qpn.eq(record.qpn),
-            refusal.opcode.eq(RC_READ_REQUEST), refusal.info.eq(record.length),
-        ]
 
     def _start(self, entry, index, last, again=0):
         """Statements: `entry` is the READ under way; `last`: it has one packet left."""
@@ -386,57 +363,6 @@ class RoCEReply(LiteXModule):
                 # What was accepted before the NAK that failed the QP is still owed, as is the NAK.
                 new.started.eq(0),
                 If(~(old.pending & _final(old.syndrome)), self._cut(), new.pending.eq(0)),
-            ),
-        ]
-
-    def _accept_again(self):
-        """A duplicate is looked up if it finds a place."""
-        old, new, asked = self.old, self.new, self.asked.sink
-        return [If(old.started & (old.looking != MAX_READS) & asked.ready,
-            asked.valid.eq(1), new.looking.eq(old.looking + 1),
-        ).Else(
-            self.dropped.eq(1),
-        )]
-
-    def _again(self):
-        """The duplicate was looked up: `again` says that it is ring entry op.index."""
-        old, new, op = self.old, self.new, self.op
-        to_come, age, age_active = (Signal(READ_INDEX_WIDTH) for _ in range(3))
-        restart = Record(READ_LAYOUT)
-        self.comb += [
-            to_come.eq(old.accepted - old.next),
-            age.eq(old.accepted - op.index),
-            age_active.eq(old.accepted - old.r_index),
-            restart.eq(self.loaded),
-            [getattr(restart, name).eq(getattr(self.record, name)) for name in ("psn", "last_psn", "va", "length")],
-            restart.ack.eq(0),
-        ]
-        repeat = [new.again.eq(old.again | (1 << op.index[:4])), self.ring.write_repeat.eq(1)]
-        # An entry that younger READs have used meanwhile is gone.
-        good = op.again & (age <= MAX_READS)
-        return [If(op.life != old.life,
-            self.dropped.eq(1),
-        ).Else(
-            new.looking.eq(old.looking - 1), self._queue(), self.dropped.eq(~good), self.answered.eq(good),
-            If(good & (age > to_come), *self._repeat(repeat, restart, age > age_active)),
-        )]
-
-    def _repeat(self, repeat, restart, older):
-        """Statements: the READ found is answered once more; `older`: than the one under way."""
-        old, new, op = self.old, self.new, self.op
-        return [
-            If(old.active & (old.r_index == op.index),
-                self._start(restart, op.index, self.record_last, old.r_again),
-            ).Elif(old.active & older,
-                # An older one comes first: the READ under way begins anew behind it.
-                repeat, new.active.eq(0),
-                If(old.r_again,
-                    new.again.eq(old.again | (1 << op.index[:4]) | (1 << old.r_index[:4])),
-                ).Else(
-                    new.next.eq(old.next - 1),
-                ),
-            ).Else(
-                repeat
             ),
         ]
 
