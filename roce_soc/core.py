@@ -11,7 +11,7 @@ from litex.soc.interconnect.csr_eventmanager import EventManager, EventSourcePul
 
 from roce_soc import abi, capability
 from roce_soc.clocks import ClockLink
-from roce_soc.common import DEFAULT_CQS, DEFAULT_MRS, DEFAULT_QPS, TICK_CYCLES
+from roce_soc.common import DEFAULT_CQS, DEFAULT_MRS, DEFAULT_QPS, OWNER_REQUESTER, OWNER_RESPONDER, TICK_CYCLES
 from roce_soc.drain import ReceiveDrain
 from roce_soc.memory.fetcher import PayloadFetcher
 from roce_soc.memory.mr import MRTable
@@ -21,6 +21,7 @@ from roce_soc.monitor import RoCEMonitor
 from roce_soc.network.receive import RoCEReceive
 from roce_soc.network.transmit import RoCETransmit
 from roce_soc.network.turnaround import RoCETurnaround
+from roce_soc.opcodes import RC_ACKNOWLEDGE
 from roce_soc.packet.buffer import PacketBuffer
 from roce_soc.packet.decoder import RoCEDecoder
 from roce_soc.packet.encoder import RoCEEncoder, frame_params
@@ -266,6 +267,11 @@ class RoCECore(LiteXModule):
     def _traffic(self):
         """Traffic counters: {name: (pulse, description)}."""
         receive, buffer, transmit, send = self.receive, self.buffer, self.transmit, self.send
+        # All that is built passes here, one packet a clock, whatever path it came by; markers are no packets.
+        packet = self.fetcher.source
+        built, built_opcode = packet.valid & packet.ready & ~packet.marker, packet.opcode
+        request = packet.owner == OWNER_REQUESTER
+        read    = (packet.owner == OWNER_RESPONDER) & (built_opcode != RC_ACKNOWLEDGE)
 
         def ends(endpoint):
             return endpoint.valid & endpoint.ready & endpoint.last
@@ -275,10 +281,10 @@ class RoCECore(LiteXModule):
             "rx_requests":    (buffer.request.valid & buffer.request.ready, "Good request packets."),
             "rx_responses":   (buffer.response.valid & buffer.response.ready, "Good response packets."),
             "tx_frames":      (ends(transmit.source), "Frames transmitted, all classes."),
-            "tx_requests":    (send.requester.source.valid & send.requester.source.ready,
+            "tx_requests":    (built & request,
                 "Request packets built, retransmissions included."),
-            "tx_acks":        (self.reply.control.valid & self.reply.control.ready, "Acknowledges built."),
-            "tx_reads":       (self.reply.reads.valid & self.reply.reads.ready, "READ reply packets built."),
+            "tx_acks":        (built & (built_opcode == RC_ACKNOWLEDGE), "Acknowledges built."),
+            "tx_reads":       (built & read, "READ reply packets built."),
             "rewinds":        (send.walker.rewind.valid & send.walker.rewind.ready, "Retransmissions begun."),
             "completions":    (self.cq.wcmd.valid & self.cq.wcmd.ready, "Completions written."),
         }

@@ -100,7 +100,7 @@ _ROWS = (
     _row(23, "PSN_DUPLICATE", "RESPONDER", "PSN already executed: not executed again; SEND, WRITE: ACK again; READ: "
          "memory read again; atomic: saved result", "9.7.4.1.1", "NONE"),
     _row(24, "DUPLICATE_DROPPED", "RESPONDER", "duplicate READ or atomic outside the saved range, with another R_Key, "
-         "or whose resource was used again", "9.7.5.1", "DROP"),
+         "or whose resource was used again, or without a place to wait for its look-up", "9.7.5.1", "DROP"),
     _invalid(25, "OPCODE_SEQUENCE", "MIDDLE or LAST outside a message of its kind; FIRST or ONLY inside one", "9.7.4.1.2"),
     _invalid(26, "QP_ACCESS",       "operation not granted by the QP's access flags or not in this build", "9.7.4.1.3"),
     _row(27, "RNR", "RESPONDER", "no receive work request for a SEND or for immediate data", "9.7.5.2.8", "RNR", SYNDROME_RNR),

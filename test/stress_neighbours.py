@@ -7,11 +7,11 @@ from collections import Counter
 from roce_soc import abi, verbs
 from roce_soc import opcodes as op
 from roce_soc.errors import ERRORS
-from sim.engine import IPS, MACS
+from sim.engine import IPS, MACS, Bench
 from sim.harness.memory import READS
-from sim.wire import WIRE_OVERHEAD
+from sim.wire import WIRE_BYTES, WIRE_OVERHEAD
 from test.engine_pair import ACCESS, QPN, REGION, VA, Pair
-from test.model.packet import Packet, raw
+from test.model.packet import Packet, parse, raw
 
 GOOD     = 60
 WARM     = 3000
@@ -272,6 +272,54 @@ class Flood(Field):
             rows = {row: n for row, n in rows.items() if n}
             want = {row: n for row, n in counts.items() if row is not None}
             assert rows == want, f"engine {name} counted {rows}, sent were {want}"
+
+
+# A peer that asks again ---------------------------------------------------------------------------
+
+def asked_again(every, seed=1, frames=3000):
+    """Of a wire without a gap every `every`th frame is a READ that was answered long ago; the others go to seven QPs.
+
+    Each of these finds a place and is acknowledged; each READ is answered again or dropped, and counted once.
+    """
+    bench  = Bench(seed=seed, tick_cycles=1)
+    engine = bench.engines[0]
+    engine.rx.pace(WIRE_BYTES)
+    mr, cq = engine.roce.reg_mr(VA, 1 << 20, access=ACCESS), engine.roce.create_cq(8)
+    qps    = []
+    for n in range(8):
+        qps.append(engine.roce.create_qp(cq, cq, sq_log2=6, rq_log2=4, src_mac=MACS[0], dst_mac=MACS[1], src_ip=IPS[0],
+            dst_ip=IPS[1], dest_qpn=0x300 + n, sq_psn=0, rq_psn=5, timeout=0, max_dest_rd_atomic=16))
+        for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
+            qps[-1].modify(state)
+
+    def packet(qp, opcode, psn, payload=b"", length=64):
+        return Packet(opcode=opcode, dest_qpn=qp.qpn, psn=psn, ackreq=1, va=VA, rkey=mr.rkey, dma_length=length, payload=payload,
+            dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"),
+            dst_ip=IPS[0].to_bytes(4, "big"), src_ip=IPS[1].to_bytes(4, "big")).build(pad_frame=True)
+    for k in range(16):
+        engine.send(packet(qps[0], op.RC_READ_REQUEST, 5 + k))
+    bench.step(4000)
+    engine.frames()
+    rng, psns, again = random.Random(seed), [5]*8, 0
+    for i in range(frames):
+        if i % every == 0:
+            engine.send(packet(qps[0], op.RC_READ_REQUEST, 5 + rng.randrange(16)*(seed != 1)))
+            again += 1
+        else:
+            good = 1 + i % 7
+            engine.send(packet(qps[good], op.RC_WRITE_ONLY, psns[good], bytes(64)))
+            psns[good] += 1
+    bench.step(60_000)
+    rows = {row.name: engine.counter(row.index) for row in ERRORS.values()}
+    rows = {row: n for row, n in rows.items() if n}
+    assert set(rows) <= {"PSN_DUPLICATE", "DUPLICATE_DROPPED"}, rows
+    assert sum(rows.values()) == again, (rows, again)
+    last = {}
+    for frame in engine.frames():
+        p = parse(frame)
+        last[p.dest_qpn] = max(last.get(p.dest_qpn, 0), p.psn)
+    assert [last[0x300 + n] for n in range(1, 8)] == [psn - 1 for psn in psns[1:]]
+    return bench.sim.cycles()
 
 
 # Transmit wires that stand still ------------------------------------------------------------------

@@ -7,7 +7,7 @@ from roce_soc import abi
 from roce_soc.errors import BY_INDEX, ERRORS
 from roce_soc.opcodes import OPCODES, by_name
 from roce_soc.verbs import (
-    WC_BAD_RESP_ERR, WC_LOC_LEN_ERR, WC_LOC_PROT_ERR, WC_REM_ACCESS_ERR, WC_REM_INV_REQ_ERR, WC_REM_OP_ERR,
+    WC_BAD_RESP_ERR, WC_LOC_LEN_ERR, WC_LOC_PROT_ERR, WC_REM_ACCESS_ERR, WC_REM_INV_REQ_ERR, WC_REM_OP_ERR, WC_RETRY_EXC_ERR,
     WR_RDMA_READ, WR_RDMA_WRITE, WR_SEND)
 
 ACK = by_name("RC_ACKNOWLEDGE").value
@@ -267,3 +267,39 @@ def test_one_place_each(seed, rng):
     b.run(lambda: b.placed >= 500)
     assert not b.slots
 
+
+@pytest.mark.parametrize("syndrome, status", [
+    (0x60, None), (0x61, WC_REM_INV_REQ_ERR), (0x62, WC_REM_ACCESS_ERR), (0x63, WC_REM_OP_ERR), (0x2c, None)])
+def test_nak_behind_a_lost_read(seed, syndrome, status):
+    """A NAK of any code behind a READ without its replies: the READ is repeated, what was refused fails when refused again."""
+    b = bench(seed, [(WR_SEND, 10), (WR_RDMA_READ, 300), (WR_RDMA_WRITE, 5), (WR_SEND, 1)])
+    sent = len(b.packets)
+    ack(b, 0x1003, syndrome)
+    expect_cqes(b, 0, [0])
+    assert refused(b) == ["IMPLIED_NAK"] and not b.events
+    assert [p.psn for p in b.packets[sent:]] == [0x1001, 0x1003, 0x1004]
+    read(b, 0x1001, "FIRST", bytes(256))
+    read(b, 0x1002, "LAST", bytes(44))
+    expect_cqes(b, 0, [0, 0])
+    if status is not None:
+        ack(b, 0x1003, syndrome)
+        expect_cqes(b, 0, [0, 0, status, 5])
+
+
+@pytest.mark.parametrize("syndrome", [0x61, 0x62, 0x63])
+def test_nak_inside_a_read(seed, syndrome):
+    """A NAK where the next reply belongs fails the READ; one beyond it says that replies were lost."""
+    for psn, missing in ((0x1001, False), (0x1002, True)):
+        b = bench(seed, [(WR_RDMA_READ, 1000)])
+        read(b, 0x1000, "FIRST", bytes(256))
+        ack(b, psn, syndrome)
+        assert len(b.cqes) == (not missing) and refused(b)[:1] == (["IMPLIED_NAK"] if missing else refused(b)[:1])
+        assert not missing or b.packets[-1].psn == 0x1001
+
+
+def test_silent_peer_behind_a_lost_read(seed):
+    """The peer went to ERR behind its NAK: the READ fails by its retries, what is behind it is flushed."""
+    b = bench(seed, [(WR_RDMA_READ, 300), (WR_RDMA_WRITE, 5)], timeout=1, retry_cnt=2)
+    ack(b, 0x1002, 0x62)
+    b.completed(2)
+    expect_cqes(b, 0, [WC_RETRY_EXC_ERR, 5])

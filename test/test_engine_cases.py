@@ -8,6 +8,7 @@ import pytest
 from roce_soc import abi, verbs
 from roce_soc import opcodes as op
 from roce_soc.errors import ERRORS
+from roce_soc.monitor import TRAFFIC_BASE
 from sim.engine import IPS, MACS
 from sim.harness.memory import IDEAL
 from test.engine_bench import ENGINE_VA, MODEL_VA, REGION, ModelBench
@@ -402,3 +403,19 @@ def test_40_rnr_code_0():
     hand.ack(0, 0x20)
     hand.bench.bench.step(200_000)
     assert not hand.engine.frames()
+
+
+def test_what_is_built_is_counted_by_its_kind():
+    """An acknowledge is one by either path, a READ reply is none, and a marker is no packet."""
+    hand  = Hand()
+    built = lambda: [hand.engine.counter(TRAFFIC_BASE + n) for n in (5, 6, 7)]       # tx_requests, tx_acks, tx_reads
+    assert built() == [0, 0, 0]
+    hand.send(hand.packet("WRITE_ONLY", 0, BYTES[:8]))
+    assert built() == [0, 1, 0]
+    hand.send(hand.packet("READ_REQUEST", 1, va=ENGINE_VA, dma_length=1500))
+    hand.send(hand.packet("WRITE_ONLY", 3, BYTES[:8]))
+    assert built() == [0, 2, 2]
+    hand.qp.modify(abi.QP_ERR)
+    hand.qp.modify(abi.QP_RESET)
+    hand.bench.bench.work(400)
+    assert built() == [0, 2, 2]

@@ -216,7 +216,7 @@ def test_reset_cuts_reads_and_forgets_them(so):
     b.qp(1, psn=101, ring=False)
     b.read(1, 100, psn=100)                                           # a READ of the former life.
     b.run(300)
-    assert not b.tx and b.take("refusals") == ["PSN_DUPLICATE", "DUPLICATE_DROPPED"]
+    assert not b.tx and b.take("refusals") == ["DUPLICATE_DROPPED"]
     for n in range(20):                                               # no resource was lost.
         b.read(1, 300)
         b.run(60)

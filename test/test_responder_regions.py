@@ -50,11 +50,50 @@ def test_region_removed_before_a_read_starts(so):
     assert [BY_INDEX[e.info].name for e in b.events] == ["MR_KEY"]
 
 
+@pytest.mark.parametrize("k", range(0, 120, 8))
+def test_region_removed_between_the_replies_of_a_read(so, k):
+    """NAK at the PSN behind the last reply, nothing behind it; the QP goes to ERR."""
+    b = Bench(so, seed=k)
+    b.qp(1)
+    b.reads.set(stall=.9)
+    b.read(1, 256*60)
+    b.write(1, b"behind", offset=64)
+    b.run(60 + k, every=1)
+    b.region(RKEY, 0, 0, 0, valid_row=0, wait=False)
+    b.reads.set(stall=0)
+    b.idle()
+    answers = b.answers()
+    assert 1 < len(answers) < 60 and (answers[-1][0], answers[-1][2]) == ("ACK", ACC)
+    assert [a[1] for a in answers] == list(range(100, 100 + len(answers)))
+    assert [BY_INDEX[e.info].name for e in b.events] == ["MR_KEY"]
+
+
+def test_region_removed_before_a_duplicate_read(so):
+    """A READ that was answered is asked for again when its region is gone: dropped, counted once; the QP goes on."""
+    b = Bench(so)
+    b.qp(1)
+    b.read(1, 600)
+    b.read(1, 8)
+    b.write(1, b"behind", offset=64, ackreq=0)
+    b.run(300)
+    b.take("tx")
+    b.region(RKEY, 0, 0, 0, valid_row=0)
+    b.read(1, 600, psn=100)
+    b.read(1, 8, psn=103)
+    b.run(400)
+    assert not b.answers() and not b.events and b.take("refusals") == ["PSN_DUPLICATE"]*2
+    b.region(RKEY, 2 | 4 | 1, REMOTE_VA, REMOTE_ADDR)
+    b.read(1, 600, psn=100)
+    b.write(1, b"lives", offset=64)
+    b.idle()
+    assert [a[1] for a in b.answers()] == [100, 101, 102, 105] and not b.events
+
+
 def test_region_removed_while_a_read_starts(so):
     """A READ that is sent at once is not checked again: an invalidation told as done waits for it at any distance, also
-    while it stands behind the look-up of another QP's duplicate."""
+    while another QP's duplicate is looked up."""
     held = 0
-    for k in range(0, 130, 3):
+    for k in range(40):
         b = Bench(so, seed=k)
         for qpi in (1, 2):
             b.qp(qpi)
@@ -62,10 +101,11 @@ def test_region_removed_while_a_read_starts(so):
             b.read(2, 8, offset=64*n)
             b.run(20)
         b.take("tx")
-        b.read(2, 8, offset=32, psn=100)                              # covered by none of the 16.
-        b.sim.step(8)
+        b.read(2, 8, offset=32, psn=100)      # covered by none of the 16.
+        b.run(14, every=1)                                            # it is being looked up.
         b.read(1, 8)
-        b.sim.step(k)
+        b.run(k, every=1)
+        b.take("tx")
         b.region(RKEY, 0, 0, 0, valid_row=0, wait=False)
         while b.mrwrite.pending:
             b.run(1, every=1)

@@ -25,3 +25,9 @@ def test_flood(seed):
 def test_blocked_wires(seed):
     """Both ends blocked on transmit at once: nothing is lost, everything completes."""
     stress_neighbours.blocked(seed)
+
+
+@pytest.mark.parametrize("every", [4, 8, 16])
+def test_a_peer_that_asks_again(every):
+    """READs asked again at line rate, one in 4, 8 and 16 frames: no frame of another queue pair is lost."""
+    stress_neighbours.asked_again(every)

@@ -24,7 +24,8 @@ class CompleterRules(LiteXModule):
 
     ACK      of p: all up to p is done; when it passes an outstanding READ, the READ's data was lost: implied NAK.
     READ     response: the PSN expected, else implied NAK; FIRST or ONLY also where a retry may have restarted it.
-    NAK      of p: all before p is done. Sequence error: retry from p. Others: the message with p fails.
+    NAK      of p: all before p is done. Sequence error: retry from p. Others: the message with p fails. Behind a READ
+             whose data is missing, RNR NAKs included: implied NAK, the READ is repeated and the NAK not remembered.
     RNR NAK  of p: all before p is done; wait, then send from p. Sequence NAKs during the wait do not count.
     Timer    over: retry from una. A retry without progress takes one of retry_cnt; progress reloads them.
     Seek     of the requester: passed on, so that it is answered behind all that was acknowledged before.
@@ -103,19 +104,19 @@ class CompleterRules(LiteXModule):
                     self.una.eq(follow),
                     self.advance.eq(1),
                 )
-            ).Elif(c.rnr,
+            ).Elif(c.rnr | c.nak,
                 to_limit,
                 If(c.at_read & ~c.as_expected,
+                    # READ data before it was lost: what is refused is refused again, behind the data.
                     error("IMPLIED_NAK"),
                     self.retry.eq(1),
-                ).Else(
+                ).Elif(c.rnr,
                     self.rnr.eq(1),
+                ).Else(
+                    self.reason.eq(c.nak_row),
+                    self.retry.eq(c.nak_row == 0),
+                    self.fail.eq(c.nak_row != 0),
                 )
-            ).Elif(c.nak,
-                to_limit,
-                self.reason.eq(c.nak_row),
-                self.retry.eq(c.nak_row == 0),
-                self.fail.eq(c.nak_row != 0),
             ).Else(
                 error("SYNDROME_RESERVED"),
             )

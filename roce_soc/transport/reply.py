@@ -10,13 +10,14 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, MAX_QPS, MAX_READS, QPI_WIDTH
+from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, MAX_QPS, MAX_READS, QPI_WIDTH, refusal_description
 from roce_soc.opcodes import (
     ACK_UNLIMITED, NAK_PSN_SEQUENCE, RC_ACKNOWLEDGE, RC_READ_RESPONSE_FIRST, RC_READ_RESPONSE_LAST,
     RC_READ_RESPONSE_MIDDLE, RC_READ_RESPONSE_ONLY, SYNDROME_ACK)
+from roce_soc.transport.reply_again import LOOK_UPS, accept_again, connect_look_ups, look_up_known, look_up_layout
 from roce_soc.transport.reply_quick import ReplyQuick
 from roce_soc.transport.reply_ring import READ_LAYOUT, ReadRing
-from roce_soc.transport.reply_rows import ReplyRows
+from roce_soc.transport.reply_rows import LIFE_WIDTH, ReplyRows
 from roce_soc.transport.reply_send import TX_ACK, TX_INBAND, TX_MARK, TX_READ, ReplySend, send_layout
 from roce_soc.transport.responder_layout import (
     READ_INDEX_WIDTH, REPLY_ACK, REPLY_CTL, REPLY_NAK, REPLY_READ, REPLY_READ_AGAIN, kill_description,
@@ -43,6 +44,10 @@ class RoCEReply(LiteXModule):
     the control class. A duplicate READ is looked up among the last 16 and answered once more, before READs
     that are younger; it begins with FIRST or ONLY. One that is yet to be answered adds nothing.
 
+    Look-ups wait beside the stream of records, LOOK_UPS of all QPs, 16 of a QP. What a QP owes behind its own waits for
+    them, other QPs' records do not. A duplicate without a place is dropped, as if the network had lost it: the peer asks
+    again. A duplicate is never refused: where its key is gone or its memory fails, its replies are left out.
+
     Parameters
     ----------
     n_qps : int
@@ -50,8 +55,8 @@ class RoCEReply(LiteXModule):
     Endpoints
     ---------
     sink : reply_description(), in
-        Always taken, whatever the way out does, after at most 36 clocks (look-up of a duplicate). A READ's key has
-        been checked, it begins at target, addr: enough for a reply that starts at once.
+        Always taken, whatever the way out does, after at most a few clocks. A READ's key has been checked, it begins at
+        target, addr: enough for a reply that starts at once.
     request, result : MR port
         R_Key of each READ reply that had to wait, at its start for all that is left of the READ.
     control, reads : tx_packet_description(), out
@@ -68,7 +73,7 @@ class RoCEReply(LiteXModule):
 
     Latency: acknowledge and READ to tx_packet 1 clock when nothing waits at all; else, when nothing of the QP does,
         5 and 13; READ replies of one QP every 5.
-    Errors : DUPLICATE_DROPPED; MR_* rows and MEMORY_FAULT through `kill`.
+    Errors : PSN_DUPLICATE or DUPLICATE_DROPPED, one for each duplicate READ; MR_* rows and MEMORY_FAULT through `kill`.
     """
     def __init__(self, n_qps):
         if n_qps < 16 or n_qps > MAX_QPS or n_qps & (n_qps - 1):
@@ -78,8 +83,9 @@ class RoCEReply(LiteXModule):
         self.sink    = stream.Endpoint(reply_description())
         self.kill    = stream.Endpoint(kill_description())
         self.send    = send = ReplySend(n_qps)
-        self.ring    = ring = ReadRing(n_qps, self.sink)
-        self.refusal = ring.refusal
+        self.refusal = stream.Endpoint(refusal_description())
+        self.asked   = asked = stream.SyncFIFO(look_up_layout(), LOOK_UPS, buffered=True)
+        self.ring    = ring = ReadRing(n_qps, asked.source)
         self.connect_mr                     = send.connect_mr
         self.request, self.result           = send.request, send.result
         self.control, self.reads, self.sent = send.control, send.reads, send.sent
@@ -94,7 +100,7 @@ class RoCEReply(LiteXModule):
         # Operation: 0 chosen, 1 row on its way, 2 row here: executed. load: what the ring gave, for OP_LOADED and OP_AGAIN.
         # sent: the first packet of an accepted READ has left.
         op = [("valid", 1), ("kind", 3), ("qpi", QPI_WIDTH), ("room", 1), ("again", 1), ("sent", 1),
-            ("index", READ_INDEX_WIDTH)]
+            ("index", READ_INDEX_WIDTH), ("life", LIFE_WIDTH)]
         self.ops     = [Record(op, name=f"op{n}") for n in range(3)]
         self.records = [Record(reply_description().payload_layout, name=f"record{n}") for n in range(3)]
         self.loads   = [Record(READ_LAYOUT, name=f"load{n}") for n in range(3)]
@@ -123,46 +129,57 @@ class RoCEReply(LiteXModule):
         """One operation a clock: what the ring returned, a failure, a record not sent at once, a turn."""
         op, sink, work, send, ring = self.ops[0], self.sink, self.work, self.send, self.ring
         fail, accept, turn, sent = Signal(), Signal(), Signal(), Signal()
-        again = sink.kind == REPLY_READ_AGAIN
+        known, asked = Signal(), self.asked.source
         self.comb += [
             fail.eq(send.fail.valid & (self.kills.level < 8) & ~ring.loaded_valid),
             send.fail.ready.eq(fail),
-            accept.eq(sink.valid & self.ready & ~ring.loaded_valid & ~fail & (~again | ring.found)),
-            sink.ready.eq(accept | ring.missed),
-            ring.taken.eq(accept & again),
+            # What a look-up gave: one in many clocks, so that nobody waits.
+            known.eq(ring.known & ~ring.loaded_valid & ~fail),
+            ring.taken.eq(known),
+            asked.ready.eq(known),
+            accept.eq(sink.valid & self.ready & ~ring.loaded_valid & ~fail & ~ring.known),
+            sink.ready.eq(accept),
             send.quick.valid.eq(accept & self.quick.source.valid),
             sent.eq(send.quick.valid & send.quick.ready),
-            turn.eq(work.source.valid & ~ring.loaded_valid & ~fail & ~accept & send.room),
+            turn.eq(work.source.valid & ~ring.loaded_valid & ~fail & ~ring.known & ~accept & send.room),
             work.source.ready.eq(turn),
         ]
         self.sync += [
             op.room.eq(send.room),
-            op.valid.eq(ring.loaded_valid | fail | accept & ~(sent & ~send.quick.read) | turn),
+            op.valid.eq(ring.loaded_valid | fail | known | accept & ~(sent & ~send.quick.read) | turn),
             op.sent.eq(sent),
-            op.qpi.eq(Mux(ring.loaded_valid, ring.loaded_qpi, Mux(fail, send.fail.qpi, Mux(accept, sink.qpi, work.source.qpi)))),
+            op.qpi.eq(Mux(ring.loaded_valid, ring.loaded_qpi, Mux(fail, send.fail.qpi, Mux(known, asked.qpi,
+                Mux(accept, sink.qpi, work.source.qpi))))),
             op.kind.eq(Mux(ring.loaded_valid, OP_LOADED,
-                Mux(fail, OP_FAIL, Mux(accept, Mux(again, OP_AGAIN, OP_ACCEPT), OP_TURN)))),
-            op.again.eq(ring.loaded_again),
+                Mux(fail, OP_FAIL, Mux(known, OP_AGAIN, Mux(accept, OP_ACCEPT, OP_TURN))))),
+            # Of a look-up: an entry was found.
+            op.again.eq(Mux(ring.loaded_valid, ring.loaded_again, ring.found)),
+            op.life.eq(asked.life),
             op.index.eq(Mux(ring.loaded_valid, ring.loaded_index, ring.index)),
             self.loads[0].raw_bits().eq(Mux(ring.loaded_valid, ring.loaded.raw_bits(), ring.hit.raw_bits())),
             self.records[0].eq(sink.payload),
-            If(fail, self.records[0].psn.eq(send.fail.psn), self.records[0].code.eq(send.fail.row)),
+            If(fail,
+                self.records[0].psn.eq(send.fail.psn), self.records[0].code.eq(send.fail.row),
+            ).Elif(known,
+                [getattr(self.records[0], name).eq(getattr(asked, name)) for name, _ in look_up_layout() if name != "life"],
+            ),
         ]
 
     def _add_operation(self):
         """The clock of an operation: the row is changed; a packet, the QP's place in the FIFO, ring and kill follow."""
         op, record, old, new, ring = self.op, self.record, self.old, self.new, self.ring
         self.busy  = Signal()
+        self.dropped, self.answered = Signal(), Signal()      # the duplicate in hand.
         entry      = Record(READ_LAYOUT)      # of an accepted READ
         push_qpi   = Signal(QPI_WIDTH)
         pushing    = Signal()
         self.comb += [
             new.eq(old),
-            self.busy.eq(old.active | old.loading | (old.next != old.accepted) | (old.again != 0)),
+            self.busy.eq(old.active | old.loading | (old.next != old.accepted) | (old.again != 0) | (old.looking != 0)),
             [getattr(entry, name).eq(getattr(record, name)) for name, _ in READ_LAYOUT if not name.startswith("ack")],
             entry.ack.eq(old.pending), entry.ack_psn.eq(old.psn), entry.ack_syndrome.eq(old.syndrome), entry.ack_msn.eq(old.msn),
             self.quick.update.eq(op.valid), self.quick.op_qpi.eq(op.qpi),
-            self.quick.free.eq(~new.queued & new.started), self.quick.inband.eq(new.inband),
+            self.quick.free.eq(~new.queued & new.started & (new.looking == 0)), self.quick.inband.eq(new.inband),
             ring.op_qpi.eq(op.qpi), ring.accepted.eq(new.accepted), ring.saved.eq(new.saved), ring.update.eq(op.valid),
             ring.entry.eq(entry), ring.entry_index.eq(record.index),
             ring.repeat.psn.eq(record.psn), ring.repeat.va.eq(record.va), ring.repeat.length.eq(record.length),
@@ -176,12 +193,13 @@ class RoCEReply(LiteXModule):
             self.send.sink.valid.eq(self.tx_valid & ~op.sent),
             [getattr(self.send.sink, name).eq(getattr(self.tx, name)) for name, _ in send_layout()],
         ]
+        connect_look_ups(self)
         self._add_packet(entry)
         accept = {REPLY_ACK: self._accept_ack(), REPLY_NAK: self._accept_nak(), REPLY_READ: self._accept_read(entry),
-            REPLY_CTL: self._accept_ctl(), "default": []}
+            REPLY_READ_AGAIN: accept_again(self), REPLY_CTL: self._accept_ctl(), "default": []}
         self.comb += If(op.valid, Case(op.kind, {
             OP_ACCEPT: [Case(record.kind, accept)],
-            OP_AGAIN:  self._again(),
+            OP_AGAIN:  look_up_known(self),
             OP_LOADED: [
                 If(~old.loading,
                     self.push.eq(1),
@@ -226,7 +244,7 @@ class RoCEReply(LiteXModule):
             self.size.eq(Mux(self.last, cur.length, pmtu)),
             # Not `new.again`: what a turn decides by `waiting` may clear it.
             left.eq(old.again & ~Mux((op.kind == OP_LOADED) & op.again, 1 << op.index[:4], 0)),
-            self.waiting.eq((old.next != old.accepted) | (left != 0)),
+            self.waiting.eq(((old.next != old.accepted) | (left != 0)) & (old.looking == 0)),
         ]
         self.comb += [
             ring.load.eq(self.load), ring.load_again.eq(left),
@@ -252,7 +270,7 @@ class RoCEReply(LiteXModule):
                 tx.psn.eq(cur.psn), tx.msn.eq(cur.msn), tx.syndrome.eq(SYNDROME_ACK | ACK_UNLIMITED),
                 tx.length.eq(size), tx.va.eq(cur.va), tx.rkey.eq(cur.rkey), tx.pd.eq(cur.pd),
                 tx.check_length.eq(Mux(cur.first, cur.length, size)),
-                tx.last_reply.eq(last), tx.index.eq(new.r_index),
+                tx.last_reply.eq(last), tx.index.eq(new.r_index), tx.again.eq(new.r_again),
                 new.r_first.eq(0), new.r_last.eq(self.next_last),
                 new.r_psn.eq(cur.psn + 1), new.r_va.eq(cur.va + size), new.r_length.eq(cur.length - size),
                 new.active.eq(~last),
@@ -293,12 +311,16 @@ class RoCEReply(LiteXModule):
         new = self.new
         return [new.active.eq(0), new.loading.eq(0), new.again.eq(0), new.next.eq(self.old.accepted)]
 
+    def _forget(self):
+        """Statements: what look-ups of the QP will give is not wanted any more."""
+        return [self.new.looking.eq(0), self.new.life.eq(self.old.life + 1)]
+
     def _accept_ack(self):
         old, record = self.old, self.record
         held = old.pending & (old.syndrome[5:7] != 0)
         return [If(old.started & ~held,
             # Nothing waits: it leaves at once. Else it is owed, instead of an older one.
-            If(~old.queued & self.op.room,
+            If(~old.queued & (old.looking == 0) & self.op.room,
                 self._acknowledge(record.psn, record.syndrome, record.msn)
             ).Else(self._owe()),
         )]
@@ -331,7 +353,7 @@ class RoCEReply(LiteXModule):
         old, new, record = self.old, self.new, self.record
         done = self.send.done.read(self.op.qpi[:self.bits])
         return [
-            new.mark.eq(1), self._queue(),
+            new.mark.eq(1), self._queue(), self._forget(),
             If(record.code == CTL_START,
                 self._cut(), new.pending.eq(0), new.next.eq(done), new.accepted.eq(done), new.saved.eq(0),
                 new.started.eq(1), new.clean.eq(0), new.failed.eq(0), new.inband.eq(0),
@@ -344,37 +366,6 @@ class RoCEReply(LiteXModule):
             ),
         ]
 
-    def _again(self):
-        """The duplicate was found as ring entry op.index."""
-        old, new, op = self.old, self.new, self.op
-        to_come, age, age_active = (Signal(READ_INDEX_WIDTH) for _ in range(3))
-        restart = Record(READ_LAYOUT)
-        self.comb += [
-            to_come.eq(old.accepted - old.next),
-            age.eq(old.accepted - op.index),
-            age_active.eq(old.accepted - old.r_index),
-            restart.eq(self.loaded),
-            [getattr(restart, name).eq(getattr(self.record, name)) for name in ("psn", "last_psn", "va", "length")],
-            restart.ack.eq(0),
-        ]
-        repeat = [new.again.eq(old.again | (1 << op.index[:4])), self.ring.write_repeat.eq(1)]
-        return [If(old.started & (age > to_come),
-            self._queue(),
-            If(old.active & (old.r_index == op.index),
-                self._start(restart, op.index, self.record_last, old.r_again),
-            ).Elif(old.active & (age > age_active),
-                # An older one comes first: the READ under way begins anew behind it.
-                repeat, new.active.eq(0),
-                If(old.r_again,
-                    new.again.eq(old.again | (1 << op.index[:4]) | (1 << old.r_index[:4])),
-                ).Else(
-                    new.next.eq(old.next - 1),
-                ),
-            ).Else(
-                repeat
-            ),
-        )]
-
     def _turn(self):
         """One packet of the QP, or the next READ from the ring."""
         old, new, tx, more = self.old, self.new, self.tx, Signal()
@@ -383,6 +374,9 @@ class RoCEReply(LiteXModule):
                 self.emit.eq(1),
             ).Elif(self.waiting,
                 self._load(),
+            ).Elif(old.looking != 0,
+                # All else waits for the look-ups; the last of them queues the QP.
+                self.push.eq(0), new.queued.eq(0),
             ).Else(
                 If(old.pending,
                     self._acknowledge(old.psn, old.syndrome, old.msn),
@@ -392,7 +386,7 @@ class RoCEReply(LiteXModule):
                     self.tx_valid.eq(1), tx.kind.eq(TX_MARK), tx.last_reply.eq(old.clean), new.mark.eq(0),
                 ),
                 self.push.eq(more), new.queued.eq(more),
-                If(old.mark & ~old.pending & old.clean, new.raw_bits().eq(0)),
+                If(old.mark & ~old.pending & old.clean, new.raw_bits().eq(0), new.life.eq(old.life)),
             ),
         ]
 
@@ -400,7 +394,7 @@ class RoCEReply(LiteXModule):
         """A READ reply that could not be read: no more replies of this QP; the responder gives the NAK."""
         old, new = self.old, self.new
         return [
-            self._cut(), new.failed.eq(1), new.started.eq(0),
+            self._cut(), self._forget(), new.failed.eq(1), new.started.eq(0), self._queue(),
             new.pending.eq(old.pending & _final(old.syndrome)),
             self.kills.sink.valid.eq(~old.failed),
         ]

@@ -6,13 +6,10 @@ Ref: InfiniBand Architecture vol. 1 ch. 9.7.5.1.1 (duplicate READ), 9.4.4 (respo
 from migen import *
 
 from litex.gen import *
-from litex.soc.interconnect import stream
 
-from roce_soc.common import MAX_READS, QPI_WIDTH, refusal_description
-from roce_soc.errors import ERRORS
-from roce_soc.opcodes import RC_READ_REQUEST
+from roce_soc.common import MAX_READS, QPI_WIDTH
 from roce_soc.table import StateTable, clocked_port
-from roce_soc.transport.responder_layout import READ_INDEX_WIDTH, REPLY_READ_AGAIN
+from roce_soc.transport.responder_layout import READ_INDEX_WIDTH
 
 # A READ as accepted. ack*: acknowledge that goes out before its first reply.
 READ_LAYOUT = [
@@ -31,8 +28,8 @@ class ReadRing(LiteXModule):
     Parameters
     ----------
     n_qps : int
-    sink : Endpoint of reply_description
-        Watched: a REPLY_READ_AGAIN is looked up, newest entry first.
+    sink : Endpoint of look_up_layout
+        Watched: a duplicate READ, looked up newest entry first.
 
     Interface
     ---------
@@ -43,10 +40,8 @@ class ReadRing(LiteXModule):
     load, load_again, load_next, load_accepted : in
         Read an entry of `op_qpi`: the oldest of the bits of load_again, else load_next; loaded_* follows five
         clocks later, valid one clock.
-    found, index, hit : out
-        The sink's READ is covered by entry `index`; held until `taken`.
-    missed : out, pulse
-        It is not; the sink must be taken.
+    known, found, index, hit : out
+        The sink's READ has been looked up; found: it is covered by entry `index`. Held until `taken`, with the sink.
     """
     def __init__(self, n_qps, sink):
         bits = log2_int(n_qps)
@@ -59,8 +54,7 @@ class ReadRing(LiteXModule):
         self.loaded_valid, self.loaded_qpi = Signal(), Signal(QPI_WIDTH)
         self.loaded_again, self.loaded_index, self.loaded = Signal(), Signal(READ_INDEX_WIDTH), Record(READ_LAYOUT)
         self.found, self.index, self.hit = Signal(), Signal(READ_INDEX_WIDTH), Record(READ_LAYOUT)
-        self.taken, self.missed = Signal(), Signal()
-        self.refusal = stream.Endpoint(refusal_description())
+        self.taken, self.known = Signal(), Signal()
         self.ready   = Signal()
 
         # # #
@@ -117,26 +111,25 @@ class ReadRing(LiteXModule):
         self._add_search(sink, load1, bits)
 
     def _add_search(self, sink, load1, bits):
-        """Waits for operations under way, then looks at an entry a clock, newest first; what fits is read once more."""
+        """Waits for what has just been written, then looks at an entry a clock, newest first; what fits is read once more."""
         probe, left = Signal(READ_INDEX_WIDTH), Signal(READ_INDEX_WIDTH)
         index  = self.index
         state  = self.counters.read(sink.qpi[:bits])
         wait   = Signal(3)
         entry  = Record(READ_LAYOUT)
-        again  = sink.valid & (sink.kind == REPLY_READ_AGAIN)
         issue, match, under_way = Signal(), Signal(), Signal()
         # Address, entry, sums, ends, judgement; clocks in which the load has the RAM are left out.
         steps  = [Record([("valid", 1), ("index", READ_INDEX_WIDTH)]) for _ in range(5)]
         self.search = fsm = FSM(reset_state="IDLE")
         fsm.act("IDLE",
             NextValue(wait, 0),
-            If(again & self.ready, NextState("WAIT"))
+            If(sink.valid & self.ready, NextState("WAIT"))
         )
         fsm.act("WAIT",
             NextValue(wait, wait + 1),
             NextValue(probe, state.accepted - 1),
             NextValue(left, state.saved),
-            If(wait == 6, NextState("SCAN"))
+            If(wait == 2, NextState("SCAN"))
         )
         fsm.act("SCAN",
             issue.eq((left != 0) & ~load1.valid),
@@ -148,15 +141,18 @@ class ReadRing(LiteXModule):
                 NextValue(index, steps[4].index),
                 NextState("ADDRESS"),
             ).Elif((left == 0) & ~under_way,
-                self.missed.eq(1),
-                NextState("IDLE"),
+                NextState("MISSED"),
             )
         )
         fsm.act("ADDRESS", If(~load1.valid, NextState("DATA")))
         fsm.act("DATA",    NextState("COPY"))
         fsm.act("COPY",    NextState("FOUND"))
+        fsm.act("MISSED",
+            self.known.eq(1),
+            If(self.taken, NextState("IDLE")),
+        )
         fsm.act("FOUND",
-            self.found.eq(1),
+            self.known.eq(1), self.found.eq(1),
             If(self.taken, NextState("IDLE")),
         )
         self.comb += [
@@ -194,11 +190,4 @@ class ReadRing(LiteXModule):
             fits[1].eq(fits[0]),
             match.eq(fits[1] & (end <= entry_end)),
             If(self.search.ongoing("COPY"), self.hit.eq(entry)),
-            self.refusal.valid.eq(self.missed),
-            self.refusal.row.eq(ERRORS["DUPLICATE_DROPPED"].index),
-            self.refusal.psn.eq(sink.psn),
-            self.refusal.qpn.eq(sink.qpn),
-            self.refusal.opcode.eq(RC_READ_REQUEST),
-            self.refusal.info.eq(sink.length),
         ]
-        self.comb += self.refusal.first.eq(1), self.refusal.last.eq(1)

@@ -12,10 +12,12 @@ from roce_soc.transport.responder_layout import READ_INDEX_WIDTH
 # All that is known of a QP's replies. Flags: `inband`: a READ was accepted, so acknowledges travel with READ
 # replies; `mark`: a control operation is answered when what stands before it has been sent, `clean`: the row is zero
 # then; `again`: READs of the ring to be answered again. psn, syndrome, msn: the pending acknowledge. r_*: the READ
-# under way, as what is left of it; r_again: it is a repetition, r_turning: the change of path is due.
+# under way, as what is left of it; r_again: it is a repetition, r_turning: the change of path is due. looking: look-ups
+# of duplicates that have not ended; life: moves on where what they find is not wanted any more, and is never cleared.
+LIFE_WIDTH = 8       # more lives than a queue pair can have while a look-up waits.
 ROW_LAYOUT = [
     ("pending", 1), ("queued", 1), ("started", 1), ("failed", 1), ("inband", 1), ("active", 1), ("loading", 1), ("mark", 1),
-    ("clean", 1),
+    ("clean", 1), ("looking", bits_for(MAX_READS)), ("life", LIFE_WIDTH),
     ("accepted", READ_INDEX_WIDTH), ("next", READ_INDEX_WIDTH), ("saved", READ_INDEX_WIDTH), ("again", MAX_READS),
     ("psn", 24), ("syndrome", 8), ("msn", 24),
     ("r_first", 1), ("r_last", 1), ("r_turning", 1), ("r_again", 1), ("r_index", READ_INDEX_WIDTH),

@@ -29,12 +29,12 @@ TX_ACK, TX_INBAND, TX_READ, TX_MARK = range(4)
 def send_layout():
     """A reply: acknowledge by either path, READ reply, or a mark that ctl waits for.
 
-    after_control: must wait until the fetcher has taken every acknowledge on the control path.
+    after_control: must wait until the fetcher has taken every acknowledge on the control path. again: of a duplicate.
     """
     return [
         ("kind", 2), ("qpi", QPI_WIDTH), ("opcode", 8), ("psn", 24), ("syndrome", 8), ("msn", 24),
         ("length", 13), ("va", 64), ("rkey", 32), ("pd", 16), ("check_length", 32),
-        ("last_reply", 1), ("index", READ_INDEX_WIDTH), ("after_control", 1)]
+        ("last_reply", 1), ("index", READ_INDEX_WIDTH), ("again", 1), ("after_control", 1)]
 
 
 # ReplySend ----------------------------------------------------------------------------------------
@@ -52,7 +52,8 @@ class ReplySend(LiteXModule):
     control, reads : tx_packet_description(), out
     sent : tx_sent_description(), in
     fail : kill_description(), out
-        A READ reply whose key check or payload read failed; the QP's further READ replies are dropped.
+        A READ reply whose key check or payload read failed; the QP's further READ replies are dropped. A duplicate
+        is never refused: a reply of one is left out, and the peer finds a gap.
     done : StateTable
         READs answered completely, modulo 32.
     ctl_done : out, pulse
@@ -81,7 +82,7 @@ class ReplySend(LiteXModule):
         self.keys    = keys    = BypassFIFO(mr_request_description(), REPLIES)
         self.results = results = BypassFIFO(mr_result_description(), REPLIES)
         self.controls, self.readss = stream.SyncFIFO(tx_packet_description(), 4), stream.SyncFIFO(tx_packet_description(), 4)
-        self.flight  = stream.SyncFIFO([("last_reply", 1), ("index", READ_INDEX_WIDTH)], IN_FLIGHT)
+        self.flight  = stream.SyncFIFO([("last_reply", 1), ("again", 1), ("index", READ_INDEX_WIDTH)], IN_FLIGHT)
         self.faults  = stream.SyncFIFO(kill_description(), IN_FLIGHT + 8)
         sink = self.sink
         self.direct = direct = Signal()
@@ -118,15 +119,16 @@ class ReplySend(LiteXModule):
         control, reads, flight = self.controls.sink, self.readss.sink, self.flight.sink
         last_nak = (w.syndrome[5:7] == 3) & (w.syndrome != NAK_PSN_SEQUENCE)
         is_read, checked, known, bad, dropped = Signal(), Signal(), Signal(), Signal(), Signal()
-        to_control, to_reads, fire, fault = Signal(), Signal(), Signal(), Signal()
+        to_control, to_reads, fire, fault, refused = (Signal() for _ in range(5))
         self.comb += [
             is_read.eq(w.kind == TX_READ),
             checked.eq(is_read & (w.check_length != 0)),
             known.eq(w.valid & (~checked | results.valid)),
             # Set with the failure itself, cleared by the mark that starts or resets the QP.
             # With a failed READ go the acknowledges of what came behind it; the NAK that ends the QP stays.
-            dropped.eq((is_read | ((w.kind == TX_INBAND) & ~last_nak)) & self.failed.read(w.qpi[:bits])),
-            bad.eq(known & checked & (results.row != 0) & ~dropped),
+            refused.eq(checked & results.valid & (results.row != 0)),
+            dropped.eq((is_read | ((w.kind == TX_INBAND) & ~last_nak)) & self.failed.read(w.qpi[:bits]) | (refused & w.again)),
+            bad.eq(known & refused & ~dropped),
             to_control.eq((w.kind == TX_ACK) | (w.kind == TX_MARK)),
             to_reads.eq(((w.kind == TX_INBAND) | (w.kind == TX_MARK) | is_read) & ~dropped),
             fire.eq(known & ~bad & ~(w.after_control & self.controls.source.valid)
@@ -138,7 +140,7 @@ class ReplySend(LiteXModule):
             reads.valid.eq(fire & to_reads),
             flight.valid.eq(fire & to_reads),
             self.flight_begun.eq(flight.valid),
-            flight.last_reply.eq(w.last_reply), flight.index.eq(w.index),
+            flight.last_reply.eq(w.last_reply), flight.index.eq(w.index), flight.again.eq(w.again & is_read),
             # Failures: payload reads first, they cannot wait.
             self.faults.sink.valid.eq(self.returned.valid | fault),
             self.faults.sink.qpi.eq(w.qpi), self.faults.sink.psn.eq(w.psn), self.faults.sink.row.eq(results.row),
@@ -170,7 +172,7 @@ class ReplySend(LiteXModule):
             taken.eq(quick.valid & quick.ready),
             If(taken,
                 control.valid.eq(~by_reads), reads.valid.eq(by_reads), flight.valid.eq(by_reads),
-                flight.last_reply.eq(quick.last_reply), flight.index.eq(quick.index),
+                flight.last_reply.eq(quick.last_reply), flight.index.eq(quick.index), flight.again.eq(0),
                 [tx.marker.eq(0) for tx in (control, reads)],
                 [getattr(tx, name).eq(getattr(quick, name)) for tx in (control, reads) for name in TX_FIELDS],
             ),
@@ -189,7 +191,7 @@ class ReplySend(LiteXModule):
             self.done.adr.eq(sent.qpi),
             self.done.we.eq(mine & flight.last_reply & (sent.marker | (sent.err == 0) & (flight.index == done))),
             self.done.dat_w.eq(Mux(sent.marker, 0, done + 1)),
-            self.returned.valid.eq(mine & ~sent.marker & (sent.err != 0)),
+            self.returned.valid.eq(mine & ~sent.marker & (sent.err != 0) & ~flight.again),
             self.returned.qpi.eq(sent.qpi), self.returned.psn.eq(sent.psn),
             self.returned.row.eq(ERRORS["MEMORY_FAULT"].index),
             self.ctl_done.eq(marks == 3),

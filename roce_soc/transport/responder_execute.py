@@ -197,12 +197,13 @@ class RequestAnswer(LiteXModule):
         self.mute = Signal()
         packet, ctl = sink.pseudo == PSEUDO_NONE, sink.pseudo == PSEUDO_CTL
         final, fault, shut = sink.final, sink.fault, sink.shut
-        stop, fire, failed, good = Signal(), Signal(), Signal(), Signal()
+        stop, fire, failed, good, again = (Signal() for _ in range(5))
         self.comb += [
             fire.eq(sink.valid & Reduce("AND", [fifo.sink.ready for fifo in fifos])),
             sink.ready.eq(fire),
             failed.eq(sink.fatal & ~shut),
             good.eq(packet & ~shut & ~fault),
+            again.eq((sink.action == ACTION_READ_AGAIN) & (final == row("PSN_DUPLICATE"))),
             stop.eq(ctl & ((sink.code == CTL_ERR) | (sink.code == CTL_RESET))),
             opened.adr.eq(sink.qpi),
             opened.we.eq(fire & (failed | stop | (ctl & (sink.code == CTL_START)))),
@@ -232,7 +233,9 @@ class RequestAnswer(LiteXModule):
             self.comb += fifo.source.connect(source, omit={"first", "last"}), source.first.eq(1), source.last.eq(1)
         self.comb += self.refusal.first.eq(1), self.refusal.last.eq(1)
         self.sync += [
-            self.refusal.valid.eq(fire & ((packet & ((final != 0) | shut)) | ((sink.pseudo == PSEUDO_KILL) & failed))),
+            # A duplicate READ is counted by the reply scheduler, which answers or drops it.
+            self.refusal.valid.eq(fire & ((packet & (((final != 0) & ~again) | shut))
+                | ((sink.pseudo == PSEUDO_KILL) & failed))),
             self.refusal.row.eq(Mux(shut & packet, row("QP_STATE"), final)),
             self.refusal.qpn.eq(sink.qpn),
             self.refusal.psn.eq(sink.psn),

@@ -31,6 +31,8 @@ class Completer(Requester):
             if wr.opcode in ANSWERED:
                 return self._implied_nak(now)
             return self._advance((packet.psn + 1) & op.PSN_MASK, now)
+        if self.queue[0].opcode in ANSWERED and packet.psn != self.una:
+            return self._implied_nak(now)       # replies before the refused PSN are missing.
         if kind == "RNR":
             return self._rnr(packet, now)
         return self._nak(packet, now)

@@ -176,8 +176,8 @@ class Responder(Checks):
     def _duplicate(self, packet, row):
         """A PSN that was executed: never refused, never executed again."""
         endpoint = self.qp.endpoint
-        endpoint.count("PSN_DUPLICATE")
         if row.kind in ("SEND", "WRITE"):
+            endpoint.count("PSN_DUPLICATE")
             if packet.ackreq or self.profile.duplicate_ack_all:
                 self._acknowledge((self.epsn - 1) & op.PSN_MASK, op.ACK_UNLIMITED)
             return
@@ -186,6 +186,7 @@ class Responder(Checks):
                 continue
             if row.kind != "READ_REQUEST":
                 if resource.kind == "ATOMIC" and packet.va == resource.va and packet.rkey == resource.rkey:
+                    endpoint.count("PSN_DUPLICATE")
                     return self._atomic_reply(packet.psn, resource.original)
                 continue
             ends = packet.va + packet.dma_length
@@ -195,5 +196,6 @@ class Responder(Checks):
                                                         ACCESS_REMOTE_READ, self.qp.pd) \
                     if packet.dma_length else (None, None)
                 if not refused:
+                    endpoint.count("PSN_DUPLICATE")
                     return self._read_replies(packet, region, packet.psn == resource.first_psn)
         endpoint.count("DUPLICATE_DROPPED")
