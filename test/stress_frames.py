@@ -54,13 +54,15 @@ def rule(frame, at, flip):
     if frame[ip] >> 4 == 4 and at < udp:
         if n == 9:
             return "slow"
-        if n in (6, 7) and (flip << 8 if n == 6 else flip) & 0x3fff:
+        if n in (6, 7) and (flip << 8 if n == 6 else flip) & 0x1fff:
+            return "slow"                      # a later fragment.
+        if n == 6 and flip & 0x20:
             return {"IP_FRAGMENT"}
-        return {0: {"IP_OPTIONS"}, 2: LENGTH, 3: LENGTH}.get(n, {"IP_CHECKSUM"})
+        return {0: "slow" if flip & 0xf0 else {"IP_OPTIONS"}, 2: LENGTH, 3: LENGTH}.get(n, {"IP_CHECKSUM"})
     if at < udp:
-        if n == 6:
+        if n == 6 or n == 0 and flip & 0xf0:
             return "slow"
-        if n in (1, 2, 3, 7) or n == 0 and not flip & 0xf0:
+        if n in (1, 2, 3, 7) or n == 0:
             return "good"
         return LENGTH if n in (4, 5) else {"ICRC"}
     if at < bth:
