@@ -93,6 +93,9 @@ _ROWS = (
     _receive(19, "BUFFER_FULL",     "no packet-buffer slot free, or too many packets wait for receive work requests: "
              "the whole frame is dropped", "802.1Qbb 36"),
     _receive(20, "CNP_IGNORED",     "CNP while congestion control is off or for a QP without it", "A17"),
+    _receive(68, "VLAN",            "VLAN ID not that of the QP; no tag and ID 0 (priority tag) are the same", "802.1Q 9.6"),
+    _receive(69, "MARTIAN",         "source IP address is the QP's own and the frame comes from the wire (admitted by a "
+             "register)", "RFC 1812 5.3.7"),
     # Responder: sequence.
     _row(21, "PSN_SEQUENCE", "RESPONDER", "PSN beyond the expected one: first of a gap, NAK carries the expected PSN",
          "9.7.4.1.1", "NAK", NAK_PSN_SEQUENCE),

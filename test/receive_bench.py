@@ -44,7 +44,8 @@ def make():
     b   = top.buffer
     return top, {
         "rx": top.receive.sink, "slow": top.receive.slow_source, "row": top.context.write, "request": b.request, "response": b.response,
-        "fetch": b.fetch, "data": b.data, "refusal": b.refusal, "chunks_free": b.chunks_free, "ready": top.context.ready}
+        "fetch": b.fetch, "data": b.data, "refusal": b.refusal, "turned": top.receive.is_local,
+        "admit_own": top.decoder.admit_own, "chunks_free": b.chunks_free, "ready": top.context.ready}
 
 
 def row_bits(**values):
@@ -64,7 +65,7 @@ def qp_row(qpn, ipv6=0, state=abi.QP_RTS, **more):
 
 
 class Bench:
-    """The compiled receive side with QPs 0x41 (IPv4) and 0x42 (IPv6) in RTS."""
+    """The compiled receive side with QPs in RTS: 0x41 (IPv4) and 0x42 (IPv6), 0x43 and 0x44 the same in VLAN 0x064."""
     def __init__(self, so, seed=1, gap=0.0, stall=0.0):
         self.sim = sim = Sim(so, seed=seed)
         self.rx, self.rows, self.fetch = sim.source("rx", gap=gap), sim.source("row"), sim.source("fetch")
@@ -76,6 +77,8 @@ class Bench:
         sim.step(80)
         self.qp(0x41)
         self.qp(0x42, ipv6=1)
+        for n in (0, 1):
+            self.qp(0x43 + n, ipv6=n, vlan_en=1, vlan_tci=0x3064)
         sim.drain(self.rows)
 
     def qp(self, qpn, **more):
@@ -93,4 +96,4 @@ class Bench:
 def packet(opcode, *, v6=False, vlan=None, payload=b"", **more):
     own, peer = (OWN_IP6, PEER_IP6) if v6 else (OWN_IP4, PEER_IP4)
     return Packet(**{**dict(opcode=opcode, dst_mac=OWN_MAC, src_mac=bytes.fromhex("020000000001"), vlan=vlan, ip_version=6 if v6 else 4,
-        src_ip=peer, dst_ip=own, dest_qpn=0x42 if v6 else 0x41, payload=payload), **more})
+        src_ip=peer, dst_ip=own, dest_qpn=0x41 + v6 + 2*((vlan or 0) & 0xfff == 0x064), payload=payload), **more})

@@ -49,7 +49,9 @@ def rule(frame, at, flip):
     if at < 12 or at >= end:
         return "good"                          # source MAC; padding of the Ethernet frame.
     if at < ip:
-        return "good" if ip == 18 and at in (14, 15) else "slow"
+        if ip != 18 or at not in (14, 15):
+            return "slow"
+        return {"VLAN"} if at == 15 or flip & 0x0f else "good"
     n = at - ip
     if frame[ip] >> 4 == 4 and at < udp:
         if n == 9:

@@ -110,6 +110,8 @@ class RoCEReceive(LiteXModule):
     ---------
     sink : roce_wire_description(512), in
         Frames of the PHY; always accepted; gaps inside a frame are allowed.
+    is_local : Signal, in
+        With a frame's beats: it was turned round inside.
     header : roce_header_description(), out
         Fields of a RoCE frame (UDP destination port 4791), the clock before its first beat; valid only.
     source : roce_frame_description(512), out
@@ -130,6 +132,7 @@ class RoCEReceive(LiteXModule):
         if dw != DATA_WIDTH:
             raise ValueError(f"data_width must be {DATA_WIDTH}, not {dw!r}")
         # Stream Endpoints.
+        self.is_local       = Signal()
         self.sink        = sink        = stream.Endpoint(roce_wire_description(dw))
         self.header      = header      = stream.Endpoint(roce_header_description())
         self.source      = source      = stream.Endpoint(roce_frame_description(dw))
@@ -146,6 +149,7 @@ class RoCEReceive(LiteXModule):
             [("data", dw), ("last_be", dw//8), ("error", dw//8)])
         older_first = Signal()
         older_last  = Signal()
+        older_local = Signal()
         sink_first  = Signal(reset=1)
         advance     = Signal()
         self.comb += [
@@ -162,6 +166,7 @@ class RoCEReceive(LiteXModule):
                 older.error.eq(sink.error),
                 older_first.eq(sink_first),
                 older_last.eq(sink.last),
+                older_local.eq(self.is_local),
                 sink_first.eq(sink.last),
                 tagged.eq(big_endian(sink.data, 12, 2) == opcodes.ETHERTYPE_VLAN),
                 v4[0].eq((big_endian(sink.data, 12, 2) == opcodes.ETHERTYPE_IPV4)),
@@ -176,7 +181,7 @@ class RoCEReceive(LiteXModule):
 
         # Stage 1: beat and window registered, layout flags resolved.
         s1       = Record(older.layout)
-        s1_valid, s1_first, s1_last = Signal(), Signal(), Signal()
+        s1_valid, s1_first, s1_last, s1_local = Signal(), Signal(), Signal(), Signal()
         s1_next  = Signal(dw)
         s1_next_last, s1_next_be = Signal(), Signal(dw//8)
         vlan, ipv4, ipv6 = Signal(), Signal(), Signal()
@@ -196,6 +201,7 @@ class RoCEReceive(LiteXModule):
                 s1_last.eq(older_last),
                 If(older_first,
                     s1_next.eq(Mux(older_last, 0, sink.data)),
+                    s1_local.eq(older_local),
                     s1_next_last.eq(sink.last),
                     s1_next_be.eq(sink.last_be),
                     vlan.eq(tagged),
@@ -257,6 +263,8 @@ class RoCEReceive(LiteXModule):
                 header.bth_offset.eq(Mux(ipv6, Mux(vlan, 66, 62), Mux(vlan, 46, 42))),
                 header.bth.eq(raw_bth),
                 header.dst_mac.eq(big_endian(s1.data, 0, 6)),
+                header.vid.eq(Mux(vlan, big_endian(s1.data, opcodes.ETHERNET_BYTES, 2)[:12], 0)),
+                header.local.eq(s1_local),
                 header.src_ip.eq(Mux(ipv6, at(8, 16), at(12, 4))),
                 header.dst_ip.eq(Mux(ipv6, at(24, 16), at(16, 4))),
                 # ECN: low two bits of the TOS byte; IPv6's traffic class straddles bytes 0 and 1.

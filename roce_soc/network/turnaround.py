@@ -25,6 +25,8 @@ class RoCETurnaround(LiteXModule):
         Frames without gaps inside, out of a store-and-forward FIFO: what the wire's FIFO is dimensioned for.
     source : roce_wire_description(512), out
         Valid only.
+    is_local : Signal, out
+        With source: the beat is of a local frame.
 
     Latency: none when nothing waits, one beat a clock.
     """
@@ -32,6 +34,7 @@ class RoCETurnaround(LiteXModule):
         self.wire   = wire   = stream.Endpoint(roce_wire_description(dw))
         self.local  = local  = stream.Endpoint(roce_wire_description(dw))
         self.source = source = stream.Endpoint(roce_wire_description(dw))
+        self.is_local = Signal()
 
         # # #
 
@@ -42,6 +45,7 @@ class RoCETurnaround(LiteXModule):
             wire.connect(fifo.sink, omit={"ready"}),
             wire.ready.eq(1),
             take_local.eq(inside_local | (~inside_wire & local.valid & (fifo.level <= LEVEL))),
+            self.is_local.eq(take_local),
             If(take_local,
                 local.connect(source, omit={"ready"}),
                 local.ready.eq(1),
