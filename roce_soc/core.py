@@ -282,4 +282,6 @@ class RoCECore(LiteXModule):
             "tx_reads":       (self.reply.reads.valid & self.reply.reads.ready, "READ reply packets built."),
             "rewinds":        (send.walker.rewind.valid & send.walker.rewind.ready, "Retransmissions begun."),
             "completions":    (self.cq.wcmd.valid & self.cq.wcmd.ready, "Completions written."),
+            "tx_loop_lost":   (transmit.lost, "Frames to the own MAC that found no room on their way round."),
+            "rx_loop_lost":   (self.turnaround.lost, "Frames of the wire that found no room beside local ones."),
         }
