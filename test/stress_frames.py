@@ -259,7 +259,7 @@ def spoil_byte(frames, opcode, at, flip):
         if rows == "good":
             return bad if executed(opcode) else None
         # A frame of another transport breaks two rules where the ICRC holds.
-        if rows == {"DST_MAC"} and opcode.transport in ("UC", "UD"):
+        if rows in ({"DST_MAC"}, {"VLAN"}) and opcode.transport in ("UC", "UD"):
             rows |= {"TRANSPORT_CLASS"}
         frames.damaged(bad, rows, f"{opcode.name} IPv{frames.version} vlan {frames.vlan}, byte {at} ^ {flip:#04x}")
         return None
