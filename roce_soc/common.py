@@ -200,11 +200,11 @@ def roce_header_description():
     """Headers of a RoCE frame from network/receive: one pulse a frame, the clock before its first beat.
 
     `bth` holds BTH and extension headers as they stand on the wire (byte 0 in bits 7:0), `bth_offset`
-    is the BTH's place in the frame.
+    is the BTH's place in the frame. `vid`: VLAN ID, 0 without a tag. `local`: turned round inside, not from the wire.
     """
     return EndpointDescription([
         ("ipv6", 1), ("bth_offset", 7), ("udp_length", 16), ("bth", 8*(12 + 28)),
-        ("dst_mac", 48), ("src_ip", 128), ("dst_ip", 128), ("ecn", 2)])
+        ("dst_mac", 48), ("vid", 12), ("local", 1), ("src_ip", 128), ("dst_ip", 128), ("ecn", 2)])
 
 
 def roce_frame_description(dw=DATA_WIDTH):

@@ -18,6 +18,7 @@ from roce_soc.memory.mr import MRTable
 from roce_soc.memory.placer import PayloadPlacer
 from roce_soc.memory.port import MemoryReadArbiter, MemoryWriteArbiter
 from roce_soc.monitor import RoCEMonitor
+from roce_soc.network.admission import ReceiveAdmission
 from roce_soc.network.receive import RoCEReceive
 from roce_soc.network.transmit import RoCETransmit
 from roce_soc.network.turnaround import RoCETurnaround
@@ -101,12 +102,15 @@ class RoCECore(LiteXModule):
         # Receive side.
         self.turnaround = turnaround = RoCETurnaround()
         self.receive = receive = RoCEReceive()
+        self.admission = admission = ReceiveAdmission(link)
         self.icrc    = icrc    = ICRCChecker()
         self.decoder = decoder = RoCEDecoder(context.get_port(), n_qps)
         self.buffer  = buffer  = PacketBuffer(n_chunks)
         self.placer  = placer  = PayloadPlacer()
         self.comb += [
             turnaround.source.connect(receive.sink),
+            receive.is_local.eq(turnaround.is_local),
+            decoder.admit_own.eq(admission.admit_own),
             receive.header.connect(decoder.header),
             receive.source.connect(decoder.sink),
             receive.early.connect(icrc.sink),
@@ -252,7 +256,7 @@ class RoCECore(LiteXModule):
         self.comb += self.ready.eq(context.ready & mr.ready & buffer.ready & cq.ready & responder.ready & send.ready)
 
         # Clocks: all but the registers runs in the engine's.
-        registers = (link, self.capability, ev, time, monitor, *[getattr(self, f"mailbox_{master}") for master in MASTERS])
+        registers = (link, self.capability, ev, time, monitor, admission, *[getattr(self, f"mailbox_{master}") for master in MASTERS])
         for _, module in self._submodules:
             if module not in registers:
                 link.on_far(module)
@@ -287,4 +291,6 @@ class RoCECore(LiteXModule):
             "tx_reads":       (built & read, "READ reply packets built."),
             "rewinds":        (send.walker.rewind.valid & send.walker.rewind.ready, "Retransmissions begun."),
             "completions":    (self.cq.wcmd.valid & self.cq.wcmd.ready, "Completions written."),
+            "tx_loop_lost":   (transmit.lost, "Frames to the own MAC that found no room on their way round."),
+            "rx_loop_lost":   (self.turnaround.lost, "Frames of the wire that found no room beside local ones."),
         }

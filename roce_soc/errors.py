@@ -72,12 +72,13 @@ def _fatal(index, name, stage, condition, clause, local):
 _ROWS = (
     # Receive: L2 to L4, ICRC, BTH, QP lookup. Dropped, counted, nothing else touched.
     _receive( 1, "MAC_ERROR",       "MAC marks the frame bad at its last beat (FCS, alignment, abort)", "802.3 4.2.4.1"),
-    _receive( 2, "RUNT",            "frame ends before its IP, UDP or BTH and extension headers and ICRC", "9.6.1.1"),
+    _receive( 2, "RUNT",            "frame ends before the end that the length in its IP header tells", "9.6.1.1"),
     _receive( 3, "DST_MAC",         "RoCE frame for another station's MAC address", "802.3 4.2.4.1.1"),
-    _receive( 4, "IP_OPTIONS",      "IPv4 header length not 5 words, or IPv6 extension header before UDP", "A17"),
-    _receive( 5, "IP_FRAGMENT",     "IPv4 more-fragments flag set or fragment offset not 0", "A17"),
+    _receive( 4, "IP_OPTIONS",      "UDP with an IPv4 header length that is not 5 words, or behind one or two IPv6 "
+             "extension headers", "A17"),
+    _receive( 5, "IP_FRAGMENT",     "first IPv4 fragment (later ones have no port: slow path)", "A17"),
     _receive( 6, "IP_CHECKSUM",     "IPv4 header checksum wrong", "RFC 791 3.1"),
-    _receive( 7, "UDP_LENGTH",      "UDP length below headers + pad + ICRC, above the IP payload or above the frame", "A17"),
+    _receive( 7, "UDP_LENGTH",      "UDP length below headers + pad + ICRC, or above the IP payload", "A17"),
     _receive( 8, "ICRC",            "invariant CRC wrong", "7.8.1, A17"),
     _receive( 9, "TVER",            "BTH transport header version not 0", "9.6.1.1"),
     _receive(10, "OPCODE_UNKNOWN",  "BTH opcode reserved, or of an extension that is not supported", "9.2.1, 9.6.1.1"),
@@ -92,6 +93,9 @@ _ROWS = (
     _receive(19, "BUFFER_FULL",     "no packet-buffer slot free, or too many packets wait for receive work requests: "
              "the whole frame is dropped", "802.1Qbb 36"),
     _receive(20, "CNP_IGNORED",     "CNP while congestion control is off or for a QP without it", "A17"),
+    _receive(68, "VLAN",            "VLAN ID not that of the QP; no tag and ID 0 (priority tag) are the same", "802.1Q 9.6"),
+    _receive(69, "MARTIAN",         "source IP address is the QP's own and the frame comes from the wire (admitted by a "
+             "register)", "RFC 1812 5.3.7"),
     # Responder: sequence.
     _row(21, "PSN_SEQUENCE", "RESPONDER", "PSN beyond the expected one: first of a gap, NAK carries the expected PSN",
          "9.7.4.1.1", "NAK", NAK_PSN_SEQUENCE),

@@ -49,18 +49,22 @@ def rule(frame, at, flip):
     if at < 12 or at >= end:
         return "good"                          # source MAC; padding of the Ethernet frame.
     if at < ip:
-        return "good" if ip == 18 and at in (14, 15) else "slow"
+        if ip != 18 or at not in (14, 15):
+            return "slow"
+        return {"VLAN"} if at == 15 or flip & 0x0f else "good"
     n = at - ip
     if frame[ip] >> 4 == 4 and at < udp:
         if n == 9:
             return "slow"
-        if n in (6, 7) and (flip << 8 if n == 6 else flip) & 0x3fff:
+        if n in (6, 7) and (flip << 8 if n == 6 else flip) & 0x1fff:
+            return "slow"                      # a later fragment.
+        if n == 6 and flip & 0x20:
             return {"IP_FRAGMENT"}
-        return {0: {"IP_OPTIONS"}, 2: LENGTH, 3: LENGTH}.get(n, {"IP_CHECKSUM"})
+        return {0: "slow" if flip & 0xf0 else {"IP_OPTIONS"}, 2: LENGTH, 3: LENGTH}.get(n, {"IP_CHECKSUM"})
     if at < udp:
-        if n == 6:
+        if n == 6 or n == 0 and flip & 0xf0:
             return "slow"
-        if n in (1, 2, 3, 7) or n == 0 and not flip & 0xf0:
+        if n in (1, 2, 3, 7) or n == 0:
             return "good"
         return LENGTH if n in (4, 5) else {"ICRC"}
     if at < bth:
@@ -255,7 +259,7 @@ def spoil_byte(frames, opcode, at, flip):
         if rows == "good":
             return bad if executed(opcode) else None
         # A frame of another transport breaks two rules where the ICRC holds.
-        if rows == {"DST_MAC"} and opcode.transport in ("UC", "UD"):
+        if rows in ({"DST_MAC"}, {"VLAN"}) and opcode.transport in ("UC", "UD"):
             rows |= {"TRANSPORT_CLASS"}
         frames.damaged(bad, rows, f"{opcode.name} IPv{frames.version} vlan {frames.vlan}, byte {at} ^ {flip:#04x}")
         return None

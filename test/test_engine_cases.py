@@ -82,7 +82,7 @@ NAK61, NAK62 = [("NAK_61", 0, 0)], [("NAK_62", 0, 0)]
 CASES = {
     "1 wrong ICRC":              ([64], [p("SEND_ONLY", length=8, icrc=1)], [], "ICRC", OK),
     "2 TTL and DSCP changed":    ([64], [p("SEND_ONLY", length=8, change=lambda f: raw(22, b"\x05")(raw(15, b"\xb8")(f)))], ACK0, None, OK),
-    "2 VLAN tag added":          ([64], [p("SEND_ONLY", length=8, vlan=0x6005)], ACK0, None, OK),
+    "18 VLAN of others":         ([64], [p("SEND_ONLY", length=8, vlan=0x6005)], [], "VLAN", OK),
     "4 ICRC byte order":         ([64], [p("SEND_ONLY", length=8, change=lambda f: f[:-4] + f[:-5:-1])], [], "ICRC", OK),
     "5 UDP checksum not zero":   ([64], [p("SEND_ONLY", length=8, udp_checksum=0x1234)], ACK0, None, OK),
     "6 TVer":                    ([64], [p("SEND_ONLY", length=8, tver=1)], [], "TVER", OK),
@@ -96,6 +96,7 @@ CASES = {
     "11 limited P_Key":          ([64], [p("SEND_ONLY", length=8, pkey=0x7fff)], ACK0, None, OK),
     "11 other P_Key":            ([64], [p("SEND_ONLY", length=8, pkey=0xfffe)], [], "PKEY", OK),
     "12 foreign source":         ([64], [p("SEND_ONLY", length=8, src_ip=bytes((10, 0, 0, 9)))], [], "ADDRESS", OK),
+    "12 own source":             ([64], [p("SEND_ONLY", length=8, src_ip=IPS[0].to_bytes(4, "big"))], [], "MARTIAN", OK),
     "12 other destination":      ([64], [p("SEND_ONLY", length=8, dst_ip=bytes((10, 0, 0, 9)))], [], "ADDRESS", OK),
     "14 zero bytes":             ([64], [p("SEND_ONLY")], ACK0, None, OK),
     "15 UDP length too small":   ([64], [p("SEND_ONLY", length=8, udp_length=20)], [], "UDP_LENGTH", OK),

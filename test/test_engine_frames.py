@@ -39,11 +39,12 @@ def test_bytes_outside_of_the_icrc(version, vlan, seed):
     write  = op.OPCODES[op.RC_WRITE_ONLY]
     frame  = frames.frame(op.RC_WRITE_ONLY, 0, b"1")
     free   = [at for at in range(len(frame)) if rule(frame, at, 1) == "good"]
-    # Source MAC, tag, traffic class with flow label and hop limit, UDP checksum, byte 4 of the BTH.
-    assert len(free) == 6 + 2*(vlan is not None) + 5*(version == 6) + 2 + 1
+    # Source MAC, traffic class with flow label and hop limit, UDP checksum, byte 4 of the BTH.
+    assert len(free) == 6 + 5*(version == 6) + 2 + 1
     for at in free:
         frames.play(write, spoil_byte(frames, write, at, 1))
-    for change in (dict(tos=0xff), dict(tos=3), dict(ttl=1)):
+    priority = () if vlan is None else (dict(vlan=vlan ^ 0xf000),)
+    for change in (dict(tos=0xff), dict(tos=3), dict(ttl=1), *priority):
         frames.play(write, lambda frame, change=change: changed_on_the_way(frame, change))
 
 

@@ -23,8 +23,8 @@ GOOD = {"opcode": op.RC_WRITE_ONLY, "payload": b"1234", "psn": 0x100, "ackreq": 
     ("CNP_IGNORED", {"opcode": op.CNP, "payload": b""}),
     ("TRANSPORT_CLASS", {"opcode": op.UC_WRITE_ONLY}), ("TRANSPORT_CLASS", {"opcode": op.UD_SEND_ONLY}),
     ("PKEY", {"pkey": 0x1234}), ("PKEY", {"pkey": 0xfffe}), ("ADDRESS", {"src_ip": ip("10.0.0.3")}),
-    ("ADDRESS", {"dst_ip": ip("10.0.0.3")}), ("IP_FRAGMENT", {"ip_flags": 0x2000}), ("UDP_LENGTH", {"udp_length": 100}),
-    ("RUNT", {"udp_length": 20})])
+    ("ADDRESS", {"dst_ip": ip("10.0.0.3")}), ("IP_FRAGMENT", {"ip_flags": 0x2000}), ("RUNT", {"udp_length": 100}),
+    ("UDP_LENGTH", {"udp_length": 20})])
 def test_dropped_before_the_qp(row, changes):
     pair   = Pair()
     before = dict(vars(pair.qb.responder), qp=None)

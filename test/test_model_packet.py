@@ -190,12 +190,13 @@ def test_frames_that_are_not_ours():
     assert parse(frame[:12] + b"\x08\x06" + frame[14:]) is None          # ARP
     assert parse(frame[:23] + b"\x06" + frame[24:]) is None              # TCP
     assert parse(frame[:36] + b"\x12\xb6" + frame[38:]) is None          # another UDP port
+    assert parse(frame[:20] + b"\x00\x01" + frame[22:]) is None          # a fragment that is not the first: no ports
 
 
 @pytest.mark.parametrize("row,offset,data", [
-    ("IP_FRAGMENT", 20, b"\x20\x00"), ("IP_FRAGMENT", 20, b"\x00\x01"), ("IP_OPTIONS", 14, b"\x46"),
-    ("UDP_LENGTH", 38, b"\x00\x39"), ("UDP_LENGTH", 38, b"\x00\x07"), ("RUNT", 38, b"\x00\x17"), ("RUNT", 38, b"\x00\x20"),
-    ("UDP_LENGTH", 16, b"\x00\x4d"), ("UDP_LENGTH", 38, b"\x00\x2a")])
+    ("IP_FRAGMENT", 20, b"\x20\x00"), ("IP_OPTIONS", 14, b"\x46"),
+    ("UDP_LENGTH", 38, b"\x00\x39"), ("UDP_LENGTH", 38, b"\x00\x07"), ("UDP_LENGTH", 38, b"\x00\x17"), ("UDP_LENGTH", 38, b"\x00\x20"),
+    ("RUNT", 16, b"\x00\x4d"), ("UDP_LENGTH", 38, b"\x00\x2a")])
 def test_frames_that_cannot_be_packets(row, offset, data):
     frame = bytearray(frame_of("A"))
     frame[offset:offset + len(data)] = data
@@ -211,7 +212,7 @@ def test_truncated_frames_never_parse():
             try:
                 assert parse(frame[:size]) is None
             except PacketError as error:
-                assert error.row == "UDP_LENGTH"
+                assert error.row == "RUNT"
 
 
 def test_unknown_opcode_is_told_not_refused():

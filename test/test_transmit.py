@@ -21,11 +21,11 @@ class Store(LiteXModule):
     def __init__(self):
         self.fifo = fifo = FrameFIFO(64, False)
         self.sink = sink = stream.Endpoint(
-            stream.EndpointDescription([("data", 512)], [("lane", 6), ("loop", 1), ("drop", 1)]))
+            stream.EndpointDescription([("data", 512)], [("lane", 6), ("drop", 1)]))
         self.comb += [
             sink.ready.eq(1),
             fifo.discard.eq(sink.drop),
-            [getattr(fifo.sink, n).eq(getattr(sink, n)) for n in ("valid", "first", "last", "data", "lane", "loop")],
+            [getattr(fifo.sink, n).eq(getattr(sink, n)) for n in ("valid", "first", "last", "data", "lane")],
         ]
 
 
@@ -45,7 +45,7 @@ def through_store(so, seed, frames, gap=0.0, stall=0.0):
         room = sim.peek("free")
         while left and left[0][1][0] <= room:
             n, (beats, drop) = left.pop(0)
-            source.send((n + 1).to_bytes(2, "little")*32*beats, lane=n % 64, loop=n & 1, drop=drop)
+            source.send((n + 1).to_bytes(2, "little")*32*beats, lane=n % 64, drop=drop)
             room -= beats
         sim.drain(source)
         ends += [last for _, _, last, _ in source.times()]
@@ -53,7 +53,7 @@ def through_store(so, seed, frames, gap=0.0, stall=0.0):
     sim.step(2000)
     got = sink.recv_all()
     assert sim.peek("free") == 64 and not sink.stats()["open"]
-    assert [(f.data, f.lane, f.loop) for f in got] == [((n + 1).to_bytes(2, "little")*32*beats, n % 64, n & 1)
+    assert [(f.data, f.lane) for f in got] == [((n + 1).to_bytes(2, "little")*32*beats, n % 64)
         for n, (beats, drop) in enumerate(frames) if not drop]
     return ends, got
 

@@ -82,3 +82,44 @@ def test_latency(so, seed, rng):
     frame = bench.source.recv()
     _, first, last, beats = bench.wire.times()[0]
     assert frame.first == first and frame.last - frame.first == beats - 1 == last - first
+
+
+@pytest.mark.parametrize("size", [60, 250, 1500])
+def test_full_for_long(so, seed, rng, size):
+    """Beats in every clock without end: local frames get a share all the same, frames of the wire are whole, marked or lost."""
+    bench = Bench(so, seed)
+    beats = -(-size//64)
+    sent  = [n.to_bytes(4, "big") + bytes(size - 4) for n in range(60_000//beats)]
+    local = [b"\xff" + rng.randbytes(rng.choice((59, 300, MAX_FRAME - 1))) for _ in range(60)]
+    for frame in sent:
+        bench.wire.send(frame)
+    for frame in local:
+        bench.local.send(frame)
+    bench.sim.drain(bench.wire)
+    bench.sim.step(400)
+    got   = bench.source.recv_all()
+    mine  = [f.data for f in got if f.data[0] == 0xff]
+    wire  = [f for f in got if f.data[0] != 0xff]
+    assert mine == local and not any(f.error for f in got if f.data[0] == 0xff)
+    assert all(f.data == sent[int.from_bytes(f.data[:4], "big")] for f in wire if not f.error)
+    order = [int.from_bytes(f.data[:4], "big") for f in wire]
+    assert order == sorted(set(order))
+    # It cost the wire no more beats than the local ones have, and what was cut.
+    short = beats*(len(sent) - sum(not f.error for f in wire))
+    assert short <= sum(-(-len(f)//64) for f in local) + 130*2 + beats*4
+    assert bench.wire.stats()["stalled"] == 0
+
+
+def test_wire_among_local_ones(so, seed, rng):
+    """Local frames without end beside a wire at 100 Gb/s for a long time: the wire loses nothing."""
+    bench = Bench(so, seed)
+    bench.wire.pace(50)
+    sent  = [bench.frame(rng, 0, rng.choice((60, 250, 1024, 4096))) for _ in range(700)]
+    for frame in sent:
+        bench.wire.send(frame)
+    for _ in range(1500):
+        bench.local.send(bench.frame(rng, 1, rng.choice((60, 300, MAX_FRAME))))
+    bench.sim.drain(bench.wire)
+    bench.sim.step(4000)
+    assert bench.local.pending, "the local side had nothing to send at the end"
+    assert [f.data for f in bench.source.recv_all() if f.data[0] == 0] == sent

@@ -45,7 +45,8 @@ def make():
     t   = top.transmit
     return top, {**{f"c{n}": c for n, c in enumerate(top.clients)}, "m": top.fetcher.port.streams(), "row": top.context.write, "tx": t.source,
         "loop": t.loop, "slow": t.slow_sink, "sent": t.sent, "pause": t.pause, "ready": top.context.ready, "dropped": t.dropped,
-        "free_roce": t.fifos[1].free, "free_control": t.fifos[0].free, "free_slow": t.fifos[2].free}
+        "free_roce": t.fifos[1].free, "free_control": t.fifos[0].free, "free_slow": t.fifos[2].free,
+        "free_loop": t.loop_fifo.free}
 
 
 def row_bits(values):

@@ -2,9 +2,12 @@
 """Receive side, layers 2 to 4: tells RoCE frames from the rest and finds their headers.
 
 Ref: InfiniBand Architecture vol. 1 Annex A17 (RoCEv2); RFC 791 (IPv4), RFC 8200 (IPv6), RFC 768.
-Not supported: IPv4 options and fragments (dropped, counted), IPv6 extension headers (slow path),
-stacked VLAN tags (slow path).
+Not supported: IPv4 options, first fragments, UDP behind IPv6 extension headers (dropped, counted); later fragments, longer
+chains of extension headers, stacked VLAN tags (slow path).
 """
+from functools import reduce
+from operator import or_
+
 from migen import *
 
 from litex.gen import *
@@ -15,9 +18,83 @@ from roce_soc.common import DATA_WIDTH, roce_frame_description, roce_header_desc
 from roce_soc.errors import ERRORS
 
 
+# Place of the IP header, untagged and tagged.
+IP_AT = {0: opcodes.ETHERNET_BYTES, 1: opcodes.ETHERNET_BYTES + opcodes.VLAN_BYTES}
+
+
 def big_endian(data, first, count):
     """Number of `count` bytes that start at byte `first` of `data`, first byte most significant."""
     return Cat(*[data[8*(first + i):8*(first + i + 1)] for i in reversed(range(count))])
+
+
+def lane_of(last_be):
+    """Number of the lane that a one-hot `last_be` names."""
+    return Cat(*[(last_be & sum(1 << n for n in range(len(last_be)) if n >> i & 1)) != 0 for i in range(log2_int(len(last_be)))])
+
+
+# ExtensionHeaders ---------------------------------------------------------------------------------
+
+class ExtensionHeaders(LiteXModule):
+    """Looks for UDP to port 4791 behind one or two IPv6 extension headers.
+
+    Headers begin at multiples of eight bytes behind the IPv6 header. The first one's end is found while the first beat
+    is registered, the second one's a clock later.
+
+    Signals
+    -------
+    load, tagged, beat : in
+        The first beat of a frame, and whether it has a tag.
+    window, vlan : in
+        The clock after: two beats, and the same flag.
+    found, size : out
+        With `window`: there is one, behind `size` bytes of extension headers.
+    """
+    def __init__(self, dw=DATA_WIDTH):
+        self.load, self.tagged, self.beat = Signal(), Signal(), Signal(dw)
+        self.window, self.vlan            = Signal(2*dw), Signal()
+        self.found, self.size             = Signal(), Signal(6)
+
+        # # #
+
+        steps = range(1, opcodes.IPV6_EXTENSION_BYTES//8 + 1)
+
+        def header(tag, data, place):
+            """Eight bytes at `place` times eight behind the IPv6 header."""
+            word, first = Signal(64), [IP_AT[t] + opcodes.IPV6_BYTES + 8*place for t in (0, 1)]
+            self.comb += word.eq(Mux(tag, data[8*first[1]:8*first[1] + 64], data[8*first[0]:8*first[0] + 64]))
+            return word
+
+        def is_option(kind):
+            return reduce(or_, [kind == n for n in opcodes.IPV6_EXTENSIONS])
+
+        def goes(word, count, option, fragment):
+            """The header is as long as `count` times eight bytes; a fragment has ports only if it is the first."""
+            by_length = option & (word[8:16] == count - 1)
+            return by_length | (fragment & (big_endian(word, 2, 2)[3:] == 0)) if count == 1 else by_length
+
+        # First header.
+        kind, udp, option, fragment = Signal(8), Signal(), Signal(), Signal()
+        at    = Signal(len(steps))        # one bit for each place of the header behind it.
+        ip    = {tag: IP_AT[tag] for tag in (0, 1)}
+        first = header(self.tagged, self.beat, 0)
+        self.comb += kind.eq(Mux(self.tagged, self.beat[8*(ip[1] + 6):8*(ip[1] + 7)], self.beat[8*(ip[0] + 6):8*(ip[0] + 7)]))
+        self.sync += If(self.load,
+            [at[n].eq(goes(first, count, is_option(kind), kind == opcodes.IPV6_FRAGMENT)) for n, count in enumerate(steps)],
+            udp.eq(first[:8] == opcodes.IP_PROTOCOL_UDP),
+            option.eq(is_option(first[:8])),
+            fragment.eq(first[:8] == opcodes.IPV6_FRAGMENT),
+        )
+
+        # Second header; UDP at each place, and its port.
+        words = {place: header(self.vlan, self.window, place) for place in steps}
+        ends  = Signal(len(steps))
+        self.comb += [ends[n].eq(((at[n] & udp) | reduce(or_, [at[m] & (words[start][:8] == opcodes.IP_PROTOCOL_UDP)
+                & goes(words[start], place - start, option, fragment) for m, start in enumerate(steps) if start < place], 0))
+            & (big_endian(words[place], 2, 2) == opcodes.UDP_PORT)) for n, place in enumerate(steps)]
+        self.comb += [
+            self.found.eq(ends != 0),
+            self.size.eq(reduce(or_, [Mux(ends[n], 8*place, 0) for n, place in enumerate(steps)])),
+        ]
 
 
 # RoCEReceive --------------------------------------------------------------------------------------
@@ -33,6 +110,8 @@ class RoCEReceive(LiteXModule):
     ---------
     sink : roce_wire_description(512), in
         Frames of the PHY; always accepted; gaps inside a frame are allowed.
+    is_local : Signal, in
+        With a frame's beats: it was turned round inside.
     header : roce_header_description(), out
         Fields of a RoCE frame (UDP destination port 4791), the clock before its first beat; valid only.
     source : roce_frame_description(512), out
@@ -46,12 +125,14 @@ class RoCEReceive(LiteXModule):
 
     Latency: 3 clocks from the second beat (or the last) to the first beat out; one beat a clock.
     Errors : rows IP_FRAGMENT, IP_OPTIONS, IP_CHECKSUM, UDP_LENGTH in `source.row`; the decoder judges RUNT and
-        MAC_ERROR behind the last beat.
+        MAC_ERROR behind the last beat. What has no whole UDP header to port 4791 in its first 128 bytes is the slow
+        path's; behind IPv4 options no port is looked for.
     """
     def __init__(self, dw=DATA_WIDTH):
         if dw != DATA_WIDTH:
             raise ValueError(f"data_width must be {DATA_WIDTH}, not {dw!r}")
         # Stream Endpoints.
+        self.is_local       = Signal()
         self.sink        = sink        = stream.Endpoint(roce_wire_description(dw))
         self.header      = header      = stream.Endpoint(roce_header_description())
         self.source      = source      = stream.Endpoint(roce_frame_description(dw))
@@ -68,6 +149,7 @@ class RoCEReceive(LiteXModule):
             [("data", dw), ("last_be", dw//8), ("error", dw//8)])
         older_first = Signal()
         older_last  = Signal()
+        older_local = Signal()
         sink_first  = Signal(reset=1)
         advance     = Signal()
         self.comb += [
@@ -75,6 +157,7 @@ class RoCEReceive(LiteXModule):
             advance.eq(older_valid & (older_last | sink.valid)),
         ]
         tagged, v4, v6 = Signal(), Signal(2), Signal(2)
+        version = [Signal(4), Signal(4)]       # of the IP header, untagged and tagged.
         self.sync += [
             If(sink.valid,
                 older_valid.eq(1),
@@ -83,12 +166,14 @@ class RoCEReceive(LiteXModule):
                 older.error.eq(sink.error),
                 older_first.eq(sink_first),
                 older_last.eq(sink.last),
+                older_local.eq(self.is_local),
                 sink_first.eq(sink.last),
                 tagged.eq(big_endian(sink.data, 12, 2) == opcodes.ETHERTYPE_VLAN),
                 v4[0].eq((big_endian(sink.data, 12, 2) == opcodes.ETHERTYPE_IPV4)),
                 v6[0].eq((big_endian(sink.data, 12, 2) == opcodes.ETHERTYPE_IPV6)),
                 v4[1].eq((big_endian(sink.data, 16, 2) == opcodes.ETHERTYPE_IPV4)),
                 v6[1].eq((big_endian(sink.data, 16, 2) == opcodes.ETHERTYPE_IPV6)),
+                [version[tag].eq(sink.data[8*at + 4:8*at + 8]) for tag, at in IP_AT.items()],
             ).Elif(advance,
                 older_valid.eq(0),
             )
@@ -96,9 +181,16 @@ class RoCEReceive(LiteXModule):
 
         # Stage 1: beat and window registered, layout flags resolved.
         s1       = Record(older.layout)
-        s1_valid, s1_first, s1_last = Signal(), Signal(), Signal()
+        s1_valid, s1_first, s1_last, s1_local = Signal(), Signal(), Signal(), Signal()
         s1_next  = Signal(dw)
+        s1_next_last, s1_next_be = Signal(), Signal(dw//8)
         vlan, ipv4, ipv6 = Signal(), Signal(), Signal()
+        self.extensions = extensions = ExtensionHeaders()
+        self.comb += [
+            extensions.load.eq(advance & older_first),
+            extensions.tagged.eq(tagged),
+            extensions.beat.eq(older.data),
+        ]
         self.sync += [
             s1_valid.eq(advance),
             If(advance,
@@ -109,9 +201,12 @@ class RoCEReceive(LiteXModule):
                 s1_last.eq(older_last),
                 If(older_first,
                     s1_next.eq(Mux(older_last, 0, sink.data)),
+                    s1_local.eq(older_local),
+                    s1_next_last.eq(sink.last),
+                    s1_next_be.eq(sink.last_be),
                     vlan.eq(tagged),
-                    ipv4.eq(Mux(tagged, v4[1], v4[0])),
-                    ipv6.eq(Mux(tagged, v6[1], v6[0])),
+                    ipv4.eq(Mux(tagged, v4[1] & (version[1] == 4), v4[0] & (version[0] == 4))),
+                    ipv6.eq(Mux(tagged, v6[1] & (version[1] == 6), v6[0] & (version[0] == 6))),
                 )
             )
         ]
@@ -124,7 +219,8 @@ class RoCEReceive(LiteXModule):
         window = Cat(s1.data, s1_next)
         cases  = Signal(2)
         self.comb += cases.eq(Cat(vlan, ipv6))
-        ip_at  = {0: opcodes.ETHERNET_BYTES, 1: opcodes.ETHERNET_BYTES + opcodes.VLAN_BYTES}
+        ip_at  = IP_AT
+        self.comb += extensions.window.eq(window), extensions.vlan.eq(vlan)
 
         def by_layout(choices):
             """The one of four choices (index vlan + 2*ipv6) that fits the frame's layout."""
@@ -149,6 +245,10 @@ class RoCEReceive(LiteXModule):
         total_length = Signal(16)
         roce_port, udp_protocol  = Signal(), Signal()
         fragment, options        = Signal(), Signal()
+        later, chained           = Signal(), Signal()      # fragment without ports; UDP behind extension headers.
+        # Bytes of the window that are the frame's, and those it must have.
+        s2_bytes, needed         = Signal(8), Signal(8)
+        ip_place                 = Signal(6)               # of what the IP length counts from.
         partial      = [Signal(17) for _ in range(5)]
         udp_offset   = Signal(7)
         ip_frame = Signal()
@@ -163,6 +263,8 @@ class RoCEReceive(LiteXModule):
                 header.bth_offset.eq(Mux(ipv6, Mux(vlan, 66, 62), Mux(vlan, 46, 42))),
                 header.bth.eq(raw_bth),
                 header.dst_mac.eq(big_endian(s1.data, 0, 6)),
+                header.vid.eq(Mux(vlan, big_endian(s1.data, opcodes.ETHERNET_BYTES, 2)[:12], 0)),
+                header.local.eq(s1_local),
                 header.src_ip.eq(Mux(ipv6, at(8, 16), at(12, 4))),
                 header.dst_ip.eq(Mux(ipv6, at(24, 16), at(16, 4))),
                 # ECN: low two bits of the TOS byte; IPv6's traffic class straddles bytes 0 and 1.
@@ -173,8 +275,25 @@ class RoCEReceive(LiteXModule):
                 header.udp_length.eq(at(4, 2, l4=True)),
                 udp_protocol.eq(at(9, 1, v6_offset=6) == opcodes.IP_PROTOCOL_UDP),
                 roce_port.eq(at(2, 2, l4=True) == opcodes.UDP_PORT),
-                fragment.eq(~ipv6 & ((at(6, 2) & 0x3fff) != 0)),
-                options.eq(~ipv6 & (at(0, 1) != 0x45)),
+                fragment.eq(~ipv6 & ((at(6, 2) & 0x2000) != 0)),
+                later.eq(~ipv6 & ((at(6, 2) & 0x1fff) != 0)),
+                options.eq(~ipv6 & (at(0, 1)[:4] != 5)),
+                chained.eq(ipv6 & extensions.found),
+                ip_place.eq(Mux(ipv6, Mux(vlan, 58, 54), Mux(vlan, 18, 14))),
+                If(s1_last,
+                    s2_bytes.eq(lane_of(s1.last_be) + 1),
+                ).Elif(s1_next_last,
+                    s2_bytes.eq(lane_of(s1_next_be) + dw//8 + 1),
+                ).Else(
+                    s2_bytes.eq(2*dw//8),
+                ),
+                If(ipv6,
+                    needed.eq(Mux(vlan, 66, 62) + Mux(extensions.found, extensions.size, 0)),
+                ).Elif(at(0, 1)[:4] == 5,
+                    needed.eq(Mux(vlan, 46, 42)),
+                ).Else(
+                    needed.eq(Mux(vlan, 38, 34)),
+                ),
                 [partial[i].eq(Mux(ipv6, 0x1fffe if i == 0 else 0, at(4*i, 2) + at(4*i + 2, 2))) for i in range(5)],
             ),
         ]
@@ -183,8 +302,9 @@ class RoCEReceive(LiteXModule):
         roce, slow = Signal(), Signal()
         keep_roce, keep_slow = Signal(), Signal()
         self.comb += [
-            # Behind options, or in a fragment, the port is not where it seems to be.
-            roce.eq(ip_frame & udp_protocol & (roce_port | options | fragment)),
+            # Behind options the port is not where it seems to be, and a fragment that is not the first has none.
+            roce.eq(ip_frame & (chained | (udp_protocol & ~later & (roce_port | options)))
+                & (s2_bytes >= needed)),
             slow.eq(~roce),
             s2_roce.eq(Mux(s2_first, roce, keep_roce)),
             s2_slow.eq(Mux(s2_first, slow, keep_slow)),
@@ -196,6 +316,8 @@ class RoCEReceive(LiteXModule):
         l3_bytes, udp_bytes    = Signal(16), Signal(16)
         checksum_a, checksum_b = Signal(19), Signal(19)
         bad_fragment, bad_options, bad_length = Signal(), Signal(), Signal()
+        ip_end = Signal(17)
+        self.comb += ip_end.eq(total_length + ip_place)
         self.sync += [
             source.valid.eq(s2_valid & s2_roce),
             source.first.eq(s2_first),
@@ -213,12 +335,18 @@ class RoCEReceive(LiteXModule):
                 keep_roce.eq(roce),
                 keep_slow.eq(slow),
                 udp_bytes.eq(header.udp_length),
-                source.end.eq(self.early_end),
-                l3_bytes.eq(total_length - Mux(header.ipv6, 0, opcodes.IPV4_BYTES)),
+                source.end.eq(ip_end),
+                # No frame is as long.
+                If(ip_end[14:] != 0, source.end.eq(0x3fff)),
+                # Such a frame is refused for that, whatever its lengths say.
+                If(options | chained | fragment, source.end.eq(0)),
+                l3_bytes.eq(total_length - opcodes.IPV4_BYTES),
+                If(total_length < opcodes.IPV4_BYTES, l3_bytes.eq(0)),
+                If(header.ipv6, l3_bytes.eq(total_length)),
                 checksum_a.eq(partial[0] + partial[1] + partial[2]),
                 checksum_b.eq(partial[3] + partial[4]),
                 bad_fragment.eq(fragment),
-                bad_options.eq(options),
+                bad_options.eq(options | chained),
             )
         ]
 
@@ -233,9 +361,9 @@ class RoCEReceive(LiteXModule):
                 | (udp_bytes[13:] != 0)),
             bad_early.eq(Cat(bad_fragment, bad_options)),
             source.row.eq(0),
+            If(bad_length, source.row.eq(ERRORS["UDP_LENGTH"].index)),
             # Folded, that is with its carries added, the sum must be all ones: low half = ones - carries.
             If(checksum[:16] != ones_left, source.row.eq(ERRORS["IP_CHECKSUM"].index)),
-            If(bad_length, source.row.eq(ERRORS["UDP_LENGTH"].index)),
             If(bad_early[0], source.row.eq(ERRORS["IP_FRAGMENT"].index)),
             If(bad_early[1], source.row.eq(ERRORS["IP_OPTIONS"].index)),
         ]

@@ -21,6 +21,7 @@ from liteeth.mac.wishbone import LiteEthMACWishboneInterface
 
 from roce_soc.clocks import ClockLink
 from roce_soc.common import DATA_BYTES, roce_wire_description
+from roce_soc.network.echo import EchoFilter, EchoSenders
 from roce_soc.table import clocked_port
 
 MAX_SLOW_FRAME = 1530     # bytes without FCS: LiteEth's slots.
@@ -200,8 +201,11 @@ class RoCESlowPath(LiteXModule):
 
     ::
 
-        sink ─► filter ─► 512:64 ─┬─► LiteEth MAC crossbar ─► ARP, IP ─► ICMP ─┐
-                                  └─► slots (CPU) ───────────────────────────┬─┴► padding ─► 64:512 ─► source
+        sink ─► filter ─► 512:64 ─┬─► echo filter ─► LiteEth MAC crossbar ─► ARP, IP ─► ICMP ─┐
+                                  └─► slots (CPU) ──────────────────────────────────────────┬─┴► padding ─► 64:512 ─► source
+
+    Reception waits for nobody: what the cores have no room for is dropped. An echo request is answered to the MAC address
+    it came from, so no answer waits for ARP.
 
     Parameters
     ----------
@@ -247,6 +251,7 @@ class RoCESlowPath(LiteXModule):
             "full":  "Frames dropped: no room.",
             "error": "Frames dropped: marked bad by the MAC.",
         }
+        self.echo_dropped = CSRStatus(32, description="ARP frames and echo requests dropped: no room. Free-running, wraps.")
         for reason in REASONS:
             name = f"rx_dropped_{reason}"
             setattr(self, name, CSRStatus(32, name=name, description=f"{text[reason]} Free-running, wraps."))
@@ -276,7 +281,9 @@ class RoCESlowPath(LiteXModule):
         self.packetizer   = LiteEthMACPacketizer(dw)
         self.depacketizer = LiteEthMACDepacketizer(dw)
         self.arp  = LiteEthARP(mac=self, mac_address=mac_number, ip_address=ip_number, clk_freq=clk_freq, entries=4, dw=dw)
-        self.ip   = LiteEthIP(mac=self, mac_address=mac_number, ip_address=ip_number, arp_table=self.arp.table, dw=dw)
+        self.senders = EchoSenders()
+        self.ip   = LiteEthIP(mac=self, mac_address=mac_number, ip_address=ip_number, arp_table=self.senders,
+            with_broadcast=False, dw=dw)
         self.icmp = LiteEthICMP(ip=self.ip, ip_address=ip_number, dw=dw, fifo_depth=2048)
 
         # CPU.
@@ -285,16 +292,20 @@ class RoCESlowPath(LiteXModule):
         self.tx_slots  = CSRConstant(tx_slots)
         self.slot_size = CSRConstant(2048)
 
-        # RX: each word to both; FIFOs cut the ways from one's ready to the other's valid.
-        self.hw_fifo  = stream.SyncFIFO(eth_phy_description(dw), 4)
+        # RX: each word to both; a FIFO cuts the way from one's ready to the other's valid.
+        self.echo     = echo = EchoFilter()
         self.cpu_fifo = stream.SyncFIFO(eth_phy_description(dw), 4)
-        source, both  = rx_words, Signal()
+        words         = self.senders.words
         self.comb += [
-            both.eq(self.hw_fifo.sink.ready & self.cpu_fifo.sink.ready),
-            source.ready.eq(both),
-            [source.connect(fifo.sink, omit={"valid", "ready"}) for fifo in (self.hw_fifo, self.cpu_fifo)],
-            [fifo.sink.valid.eq(source.valid & both) for fifo in (self.hw_fifo, self.cpu_fifo)],
-            self.hw_fifo.source.connect(self.depacketizer.sink),
+            echo.mac_address.eq(mac_number),
+            echo.ip_address.eq(ip_number),
+            rx_words.connect(self.cpu_fifo.sink),
+            rx_words.connect(echo.sink, omit={"valid", "ready"}),
+            echo.sink.valid.eq(rx_words.valid & rx_words.ready),
+            echo.source.connect(self.depacketizer.sink),
+            echo.source.connect(words, omit={"valid", "ready"}),
+            words.valid.eq(echo.source.valid),
+            words.ready.eq(echo.source.ready),
             self.cpu_fifo.source.connect(self.cpu.sink),
             self.depacketizer.source.connect(self.crossbar.master.sink),
         ]
@@ -310,6 +321,7 @@ class RoCESlowPath(LiteXModule):
         ]
 
         # Counters.
+        self.sync += If(echo.full, self.echo_dropped.status.eq(self.echo_dropped.status + 1))
         self.count(link, self.rx_frames, self.filter.source.valid & self.filter.source.ready & self.filter.source.last)
         self.count(link, self.tx_frames, self.source.valid & self.source.ready & self.source.last)
         for reason in REASONS:

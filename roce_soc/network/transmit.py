@@ -18,6 +18,8 @@ from roce_soc.table import clocked_port
 MAX_BEATS         = -(-MAX_FRAME//DATA_BYTES)
 MAX_CONTROL_BEATS = 2
 CLASSES           = CONTROL, ROCE, SLOW = range(3)
+LOOP_ROOM         = 2*MAX_BEATS + 16     # what has begun before the encoder heard of it, and one more frame.
+LOOP_CLOCKS       = 512                  # that local frames may hold the encoder back in one go, and then may not.
 
 
 # FrameFIFO ----------------------------------------------------------------------------------------
@@ -34,32 +36,35 @@ class FrameFIFO(LiteXModule):
 
     Endpoints
     ---------
-    sink : {data, lane, loop}, in
+    sink : {data, lane}, in
         No ready: the writer looks at `free`. `lane` is the last valid lane, on last.
     discard : Signal, in
         With last: the frame is forgotten.
     reserve : {beats}, in
         Takes beats off `free` ahead of their writing.
+    unused : Signal, in
+        One reserved beat is not written.
     free : Signal, out
         Beats neither stored nor reserved.
-    source : {data, lane, loop}, out
+    source : {data, lane}, out
 
     Latency: first beat out in the clock of the last beat in, a clock later where both are one; one beat a clock.
     """
     def __init__(self, depth, reserves=True, dw=DATA_WIDTH):
         if depth < 4 or depth & (depth - 1):
             raise ValueError(f"depth must be a power of two of at least 4, not {depth!r}")
-        layout       = [("data", dw), ("lane", LANE_BITS), ("loop", 1)]
+        layout       = [("data", dw), ("lane", LANE_BITS)]
         self.sink    = sink    = stream.Endpoint(layout)
         self.source  = source  = stream.Endpoint(layout)
         self.reserve = reserve = stream.Endpoint([("beats", 7)])
         self.discard = Signal()
+        self.unused  = Signal()
         self.free    = free    = Signal(max=depth + 1, reset=depth)
 
         # # #
 
         bits    = log2_int(depth)
-        storage = Memory(dw + LANE_BITS + 3, depth)
+        storage = Memory(dw + LANE_BITS + 2, depth)
         write   = storage.get_port(write_capable=True)
         read    = clocked_port(storage, has_re=True)
         self.specials += storage, write, read
@@ -75,7 +80,7 @@ class FrameFIFO(LiteXModule):
             drops.eq(ends & self.discard),
             write.we.eq(sink.valid),
             write.adr.eq(produce),
-            write.dat_w.eq(Cat(sink.data, sink.lane, sink.loop, stored == 0, sink.last)),
+            write.dat_w.eq(Cat(sink.data, sink.lane, stored == 0, sink.last)),
         ]
 
         # Read: the RAM's output holds until its beat is taken. The first beat of a frame that is not whole yet may
@@ -90,7 +95,7 @@ class FrameFIFO(LiteXModule):
             read.re.eq(fetch),
             read.adr.eq(consume),
             source.valid.eq(loaded & (some | (ends & ~self.discard))),
-            Cat(source.data, source.lane, source.loop, source.first, source.last).eq(Mux(past, passed, read.dat_r)),
+            Cat(source.data, source.lane, source.first, source.last).eq(Mux(past, passed, read.dat_r)),
             taken.eq(Mux(reserve.valid, reserve.beats, 0) if reserves else sink.valid),
             back.eq(Mux(drops, stored + 1, 0)),
         ]
@@ -117,7 +122,7 @@ class FrameFIFO(LiteXModule):
                 consume.eq(commit),
             ),
             # A beat's place is free when it has left.
-            free.eq(free - taken + back + left),
+            free.eq(free - taken + back + left + self.unused),
         ]
 
 # ControlFIFO --------------------------------------------------------------------------------------
@@ -132,17 +137,18 @@ class ControlFIFO(LiteXModule):
 
     Endpoints
     ---------
-    sink, reserve, free, source : as FrameFIFO.
+    sink, reserve, unused, free, source : as FrameFIFO.
 
     Latency: 0 clocks while it is empty; one beat a clock.
     """
     def __init__(self, depth, dw=DATA_WIDTH):
         if depth < 4:
             raise ValueError(f"depth must be at least 4, not {depth!r}")
-        layout       = [("data", dw), ("lane", LANE_BITS), ("loop", 1)]
+        layout       = [("data", dw), ("lane", LANE_BITS)]
         self.sink    = sink    = stream.Endpoint(layout)
         self.source  = source  = stream.Endpoint(layout)
         self.reserve = reserve = stream.Endpoint([("beats", 7)])
+        self.unused  = Signal()
         self.free    = free    = Signal(max=depth + 1, reset=depth)
 
         # # #
@@ -160,9 +166,9 @@ class ControlFIFO(LiteXModule):
             fifo.source.ready.eq(source.ready),
             source.valid.eq(sink.valid | fifo.source.valid),
         ]
-        for name in ("data", "lane", "loop", "first", "last"):
+        for name in ("data", "lane", "first", "last"):
             self.comb += getattr(source, name).eq(Mux(straight, getattr(sink, name), getattr(fifo.source, name)))
-        self.sync += free.eq(free - Mux(reserve.valid, reserve.beats, 0) + (source.valid & source.ready))
+        self.sync += free.eq(free - Mux(reserve.valid, reserve.beats, 0) + (source.valid & source.ready) + self.unused)
 
 # SlowIntake ---------------------------------------------------------------------------------------
 
@@ -202,11 +208,13 @@ class RoCETransmit(LiteXModule):
     """A FIFO per class; control first, RoCE and slow path in turns; never starves inside a frame.
 
     RoCE and slow path are stored whole before they leave. Control frames have no payload to wait for.
+    Frames to the own MAC, of either kind, have a FIFO and a way of their own. Where they cannot leave as fast as they come
+    they hold the encoder back, at most every second clock; what then finds no room is lost, as on a wire.
 
     Parameters
     ----------
-    roce_beats, control_beats, slow_beats : int
-        Beats of the FIFOs, powers of two. RoCE holds at least 4 largest frames, slow path one of its own.
+    roce_beats, control_beats, slow_beats, loop_beats : int
+        Beats of the FIFOs, powers of two. RoCE and loop hold at least 4 largest frames, slow path one of its own.
 
     Endpoints
     ---------
@@ -229,11 +237,12 @@ class RoCETransmit(LiteXModule):
 
     Latency: last beat in to first beat out 1 clock (of a frame of one beat 2), control 1 clock; one beat a clock, none
         between frames.
-    Errors : frames with err count in `dropped`.
+    Errors : frames with err count in `dropped`, frames to the own MAC without room in `lost`.
     """
-    def __init__(self, roce_beats=512, control_beats=32, slow_beats=128, dw=DATA_WIDTH):
-        if roce_beats < 4*MAX_BEATS:
-            raise ValueError(f"roce_beats must be at least {4*MAX_BEATS} (4 largest frames), not {roce_beats!r}")
+    def __init__(self, roce_beats=512, control_beats=32, slow_beats=128, loop_beats=512, dw=DATA_WIDTH):
+        for name, beats in (("roce_beats", roce_beats), ("loop_beats", loop_beats)):
+            if beats < 4*MAX_BEATS:
+                raise ValueError(f"{name} must be at least {4*MAX_BEATS} (4 largest frames), not {beats!r}")
         # Stream Endpoints.
         self.sink    = sink = stream.Endpoint(stream.EndpointDescription([("data", dw), ("bytes", 7)], frame_params()))
         self.reserve = reserve = stream.Endpoint([("beats", 7), ("control", 1)])
@@ -243,31 +252,59 @@ class RoCETransmit(LiteXModule):
         self.pause   = Signal(len(CLASSES))
         self.room, self.room_control = Signal(), Signal()
         self.dropped = Signal()
+        self.lost    = Signal()
         self.fifos   = fifos = [ControlFIFO(control_beats, dw), FrameFIFO(roce_beats, dw=dw), FrameFIFO(slow_beats, False, dw)]
         self.submodules += fifos
+        self.loop_fifo  = loop_fifo = FrameFIFO(loop_beats, False, dw)
         self.slow      = SlowIntake(fifos[SLOW], dw)
         self.slow_sink = self.slow.sink
 
         # # #
 
+        # Local frames hold the encoder back, for every frame, while their FIFO is short of room: LOOP_CLOCKS, then others
+        # have as many without them.
+        held, spent, short = Signal(), Signal(), Signal()
+        credit = Signal(max=LOOP_CLOCKS + 1, reset=LOOP_CLOCKS)
+        self.comb += held.eq(short & ~spent)
+        self.sync += [
+            short.eq(loop_fifo.free < LOOP_ROOM),
+            If(held,
+                credit.eq(credit - 1),
+                If(credit == 1, spent.eq(1)),
+            ).Elif(credit != LOOP_CLOCKS,
+                credit.eq(credit + 1),
+            ).Else(
+                spent.eq(0),
+            ),
+        ]
+
         # Frames go to the FIFO of their class; the encoder is told what happened.
+        turns, lose, losing = Signal(), Signal(), Signal()
         self.comb += [
             sink.ready.eq(1),
             reserve.ready.eq(1),
-            self.room.eq(fifos[ROCE].free >= MAX_BEATS),
-            self.room_control.eq(fifos[CONTROL].free >= MAX_CONTROL_BEATS),
+            turns.eq(sink.valid & ~sink.marker & sink.loop),
+            lose.eq(Mux(sink.first, loop_fifo.free < MAX_BEATS, losing)),
+            loop_fifo.sink.valid.eq(turns & ~lose),
+            loop_fifo.sink.first.eq(sink.first),
+            loop_fifo.sink.last.eq(sink.last),
+            loop_fifo.sink.data.eq(sink.data),
+            loop_fifo.sink.lane.eq(sink.bytes - 1),
+            loop_fifo.discard.eq(sink.err != 0),
+            self.room.eq((fifos[ROCE].free >= MAX_BEATS) & ~held),
+            self.room_control.eq((fifos[CONTROL].free >= MAX_CONTROL_BEATS) & ~held),
         ]
         for number, control in ((CONTROL, 1), (ROCE, 0)):
             fifo = fifos[number]
             self.comb += [
                 fifo.reserve.valid.eq(reserve.valid & (reserve.control == control)),
                 fifo.reserve.beats.eq(reserve.beats),
-                fifo.sink.valid.eq(sink.valid & ~sink.marker & (sink.control == control)),
+                fifo.sink.valid.eq(sink.valid & ~sink.marker & ~sink.loop & (sink.control == control)),
+                fifo.unused.eq(turns & (sink.control == control)),
                 fifo.sink.first.eq(sink.first),
                 fifo.sink.last.eq(sink.last),
                 fifo.sink.data.eq(sink.data),
                 fifo.sink.lane.eq(sink.bytes - 1),
-                fifo.sink.loop.eq(sink.loop),
             ]
         self.comb += fifos[ROCE].discard.eq(sink.err != 0)
         self.sync += [
@@ -277,6 +314,8 @@ class RoCETransmit(LiteXModule):
             [getattr(sent, n).eq(getattr(sink, n)) for n in ("owner", "marker", "qpi", "psn", "generation")],
             sent.err.eq(Mux(sink.marker, 0, sink.err)),
             self.dropped.eq(sink.valid & sink.last & ~sink.marker & (sink.err != 0)),
+            losing.eq(lose),
+            self.lost.eq(turns & sink.last & lose & (sink.err == 0)),
         ]
 
         # Choice at frame boundaries: control first, the other two in turns.
@@ -307,18 +346,18 @@ class RoCETransmit(LiteXModule):
         )
 
         # Ways out, a register each; short frames are padded with the zeros behind their end.
-        lane = Signal(LANE_BITS)
         least = opcodes.ETHERNET_MIN_BYTES - 1
-        self.comb += lane.eq(Mux(chosen.first & (chosen.lane < least), least, chosen.lane))
-        for out, loop in ((self.source, 0), (self.loop, 1)):
+        for out, frames in ((self.source, chosen), (self.loop, loop_fifo.source)):
+            lane = Signal(LANE_BITS)
             self.comb += [
-                If(chosen.loop == loop, chosen.ready.eq(~out.valid | out.ready)),
+                lane.eq(Mux(frames.first & (frames.lane < least), least, frames.lane)),
+                frames.ready.eq(~out.valid | out.ready),
                 out.error.eq(0),
             ]
             self.sync += If(~out.valid | out.ready,
-                out.valid.eq(chosen.valid & (chosen.loop == loop)),
-                out.first.eq(chosen.first),
-                out.last.eq(chosen.last),
-                out.data.eq(chosen.data),
-                out.last_be.eq(Mux(chosen.last, Constant(1, dw//8) << lane, 0)),
+                out.valid.eq(frames.valid),
+                out.first.eq(frames.first),
+                out.last.eq(frames.last),
+                out.data.eq(frames.data),
+                out.last_be.eq(Mux(frames.last, Constant(1, dw//8) << lane, 0)),
             )

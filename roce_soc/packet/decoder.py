@@ -68,6 +68,8 @@ class RoCEDecoder(LiteXModule):
     header : roce_header_description(), in
     sink : roce_frame_description(512), in
         From network/receive; valid only.
+    admit_own : Signal, in
+        A frame from the wire may come from the own address.
     icrc_valid, icrc_good : Signal, in
         The checker's verdicts, one pulse a frame in frame order, two clocks after the frame's last beat or later.
     source : rx_beats_description(512), out
@@ -81,6 +83,7 @@ class RoCEDecoder(LiteXModule):
     def __init__(self, context_port, n_qps, dw=DATA_WIDTH):
         self.header     = header  = stream.Endpoint(roce_header_description())
         self.sink       = sink    = stream.Endpoint(roce_frame_description(dw))
+        self.admit_own  = Signal()
         self.icrc_valid = Signal()
         self.icrc_good  = Signal()
         self.source     = source  = stream.Endpoint(rx_beats_description(dw))
@@ -108,8 +111,8 @@ class RoCEDecoder(LiteXModule):
         # Clock 1: what the opcode table says.
         bth_layout = [(n, w) for n, w in (("opcode", 8), ("se", 1), ("pad", 2), ("tver", 4), ("pkey", 16),
             ("dest_qpn", 24), ("ackreq", 1), ("psn", 24))]
-        l4_layout  = [("udp_length", 16), ("bth_offset", 7), ("ipv6", 1), ("dst_mac", 48), ("src_ip", 128),
-            ("dst_ip", 128), ("ecn", 2), ("bth", 320)]
+        l4_layout  = [("udp_length", 16), ("bth_offset", 7), ("ipv6", 1), ("dst_mac", 48), ("vid", 12), ("local", 1),
+            ("src_ip", 128), ("dst_ip", 128), ("ecn", 2), ("bth", 320)]
         places     = field_places()
         q1, q1_ip  = Record(bth_layout), Record(l4_layout)
         q1_valid   = Signal()
@@ -167,16 +170,18 @@ class RoCEDecoder(LiteXModule):
         q3       = Record(rx_verdict_description().payload_layout)
         q3_valid = Signal()
         checks   = ("OPCODE_UNKNOWN", "TVER", "QPN_UNKNOWN", "QPN_GENERATION", "QP_STATE", "TRANSPORT_CLASS",
-                    "PKEY", "DST_MAC", "ADDRESS", "GID", "QKEY", "CNP_IGNORED")
+                    "PKEY", "DST_MAC", "VLAN", "MARTIAN", "ADDRESS", "GID", "QKEY", "CNP_IGNORED")
         broken   = {name: Signal() for name in checks}
         short, too_long = Signal(), Signal()
         live, replies   = Signal(), Signal()
         same_dst, same_src, ud = Signal(), Signal(), Signal()
+        own_src  = Signal()
         self.comb += [
             ud.eq(row.qp_type == abi.QP_TYPE_UD),
             live.eq((row.state == abi.QP_RTR) | (row.state == abi.QP_RTS) | (row.state == abi.QP_SQD)),
             replies.eq((row.state == abi.QP_RTS) | (row.state == abi.QP_SQD)),
             same_dst.eq((q2_ip.dst_ip == row.src_ip) & (q2_ip.ipv6 == row.ipv6)),
+            own_src.eq((q2_ip.src_ip == row.src_ip) & (q2_ip.ipv6 == row.ipv6)),
             same_src.eq((q2_ip.src_ip == row.dst_ip) & (q2_ip.ipv6 == row.ipv6)),
         ]
         self.sync += [
@@ -199,6 +204,8 @@ class RoCEDecoder(LiteXModule):
             broken["TRANSPORT_CLASS"].eq((q2_transport != row.qp_type) & ~q2_cnp),
             broken["PKEY"].eq((q2.pkey[:15] != row.pkey[:15]) | ~(q2.pkey[15] | row.pkey[15])),
             broken["DST_MAC"].eq(q2_ip.dst_mac != row.src_mac),
+            broken["VLAN"].eq(q2_ip.vid != Mux(row.vlan_en, row.vlan_tci[:12], 0)),
+            broken["MARTIAN"].eq(own_src & ~q2_ip.local & ~self.admit_own),
             broken["ADDRESS"].eq(~ud & ~(same_dst & same_src)),
             broken["GID"].eq(ud & ~same_dst),
             broken["QKEY"].eq(ud & (q2_field["qkey"] != row.qkey)),

@@ -32,11 +32,17 @@ def pkey_match(a, b):
     return (a ^ b) & 0x7fff == 0 and (a | b) & 0x8000 != 0
 
 
+def vid(tci):
+    """VLAN ID of a tag; 0, that of a priority tag, where there is none."""
+    return (tci or 0) & 0xfff
+
+
 class Endpoint:
     """One port with its queue pairs and memory.
 
     mac, addresses : own addresses; the first one is used where a QP names none.
     profile        : Profile of qp.py.
+    admit_own      : frames from own addresses are taken; a station's own are never on its wire.
     Attributes: memory (MemoryTable), qps, completions, events [(name, qpn)], counters (row -> number).
     """
     def __init__(self, mac_address, *addresses, profile=STANDARD):
@@ -50,6 +56,7 @@ class Endpoint:
         self.refusals    = deque(maxlen=64)   # (row, packet or None), newest last.
         self.frames      = deque()
         self.ip_id       = 0
+        self.admit_own   = False
         self.now         = 0
 
     # Verbs ----------------------------------------------------------------------------------------
@@ -178,6 +185,10 @@ class Endpoint:
             return "TRANSPORT_CLASS"
         if not pkey_match(packet.pkey, qp.pkey):
             return "PKEY"
+        if vid(packet.vlan) != vid(qp.vlan):
+            return "VLAN"
+        if packet.src_ip == qp.src_ip and not self.admit_own:
+            return "MARTIAN"
         if qp.qp_type == "UD":
             if packet.dst_ip not in self.gids:
                 return "GID"

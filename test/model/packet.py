@@ -2,7 +2,8 @@
 """RoCE v2 frames as fields and back, byte for byte.
 
 Ref: InfiniBand Architecture vol. 1 ch. 9.2 to 9.6 (headers, pad), Annex A17 (RoCEv2, ICRC).
-Not supported: IPv4 options, IPv6 extension headers, fragments, more than one VLAN tag: PacketError.
+Not supported: IPv4 options, IPv6 extension headers, first fragments: PacketError. More than one VLAN tag, later fragments,
+other extension headers than those of opcodes.py: None, the slow path's.
 
 A Packet keeps whatever a frame may choose (IP identification, flags, reserved bits, checksums, bytes
 after the ICRC), so that parse(frame).build() == frame for every frame it accepts. Fields left at None
@@ -14,7 +15,8 @@ import zlib
 
 from roce_soc.opcodes import (BTH_BYTES, ETHERNET_MIN_BYTES, ETHERTYPE_IPV4, ETHERTYPE_IPV6,
                               ETHERTYPE_VLAN, EXT_HEADERS, HEADER_BYTES, ICRC_BYTES, IP_PROTOCOL_UDP,
-                              OPCODES, PKEY_DEFAULT, UDP_BYTES, UDP_PORT, UDP_SPORT_BASE)
+                              IPV6_EXTENSION_BYTES, IPV6_EXTENSIONS, IPV6_FRAGMENT, OPCODES, PKEY_DEFAULT, UDP_BYTES,
+                              UDP_PORT, UDP_SPORT_BASE)
 
 CRC_OF_LRH = zlib.crc32(b"\xff"*8)   # the eight bytes that stand for the absent LRH.
 
@@ -251,36 +253,59 @@ def icrc(data, offset, end):
 # Parser -------------------------------------------------------------------------------------------
 
 def _parse_ip(frame, offset, fields):
-    """(offset after the IP header, offset after the IP payload), or None where it is not UDP."""
+    """(offset of the UDP header, end of the IP packet, row that stands against a packet or None); None: no UDP there."""
     size = len(frame)
     if fields["ip_version"] == 4:
         if size < offset + 20:
             return None
         (first, tos, length, ip_id, flags, ttl, protocol, checksum, src, dst) = struct.unpack_from(
             ">BBHHHBBH4s4s", frame, offset)
-        if protocol != IP_PROTOCOL_UDP or first >> 4 != 4:
+        # A fragment that is not the first has no ports.
+        if protocol != IP_PROTOCOL_UDP or first >> 4 != 4 or flags & 0x1fff:
             return None
-        if flags & 0x3fff:
-            raise PacketError("IP_FRAGMENT", f"flags and offset {flags:#06x}")
         if first != 0x45:
             raise PacketError("IP_OPTIONS", f"IPv4 header of {(first & 15)*4} bytes")
         fields.update(tos=tos, ip_length=length, ip_id=ip_id, ip_flags=flags, ttl=ttl,
                       ip_checksum=checksum, src_ip=src, dst_ip=dst)
-        return offset + 20, offset + length
+        return offset + 20, offset + length, "IP_FRAGMENT" if flags & 0x2000 else None
     if size < offset + 40:
         return None
     first, length, protocol, ttl = struct.unpack_from(">IHBB", frame, offset)
-    if protocol != IP_PROTOCOL_UDP or first >> 28 != 6:
+    udp = _skip_extensions(frame, offset + 40, protocol)
+    if udp is None or first >> 28 != 6:
         return None
     fields.update(tos=first >> 20 & 0xff, flow_label=first & 0xfffff, ip_length=length, ttl=ttl,
                   src_ip=bytes(frame[offset + 8:offset + 24]), dst_ip=bytes(frame[offset + 24:offset + 40]))
-    return offset + 40, offset + 40 + length
+    return udp, offset + 40 + length, None if protocol == IP_PROTOCOL_UDP else "IP_OPTIONS"
+
+def _skip_extensions(frame, offset, protocol):
+    """Offset of the UDP header behind at most two IPv6 extension headers of 56 bytes together; None: there is none."""
+    start = offset
+    for _ in range(3):
+        if protocol == IP_PROTOCOL_UDP:
+            return offset if offset - start <= IPV6_EXTENSION_BYTES else None
+        if protocol not in (*IPV6_EXTENSIONS, IPV6_FRAGMENT) or len(frame) < offset + 8:
+            return None
+        if protocol == IPV6_FRAGMENT:
+            # One that is not the first has no ports.
+            if int.from_bytes(frame[offset + 2:offset + 4], "big") >> 3:
+                return None
+            size = 8
+        else:
+            size = 8*(frame[offset + 1] + 1)
+        protocol, offset = frame[offset], offset + size
+    return None
+
+def _ipv4_sound(frame, offset):
+    """Whether the bytes at `offset` are no IPv4 header or one with the right checksum."""
+    return frame[offset] >> 4 != 4 or internet_checksum(frame[offset:offset + 20]) == 0
 
 def parse(frame):
-    """Packet of a frame without FCS; None where it is no UDP datagram to port 4791.
+    """Packet of a frame without FCS; None where it is no UDP datagram to port 4791 (the slow path's).
 
-    Raises PacketError for one that is but cannot be decoded. A wrong ICRC, IPv4 checksum, version or
-    opcode is no such case: the packet says so (icrc_ok, ip_checksum_ok, tver, opcode not in OPCODES).
+    Raises PacketError for one that is but cannot be decoded, with the first of IP_OPTIONS, IP_FRAGMENT, RUNT,
+    IP_CHECKSUM, UDP_LENGTH that holds; behind IPv4 options no port is looked for. A wrong ICRC, IPv4 checksum, version
+    or opcode is no such case: the packet says so (icrc_ok, ip_checksum_ok, tver, opcode not in OPCODES).
     """
     frame, size = bytes(frame), len(frame)
     if size < 14:
@@ -296,21 +321,25 @@ def parse(frame):
     bounds = _parse_ip(frame, offset, fields)
     if bounds is None or size < bounds[0] + UDP_BYTES:
         return None
-    udp, ip_end = bounds
+    udp, ip_end, row = bounds
     sport, dport, length, checksum = struct.unpack_from(">HHHH", frame, udp)
     if dport != UDP_PORT:
         return None
+    if row is not None:
+        raise PacketError(row, "options or a fragment before the UDP header")
+    if ip_end > size:
+        raise PacketError("RUNT", f"IP packet up to byte {ip_end} in {size} bytes of frame")
+    wrong_length = "UDP_LENGTH" if _ipv4_sound(frame, offset) else "IP_CHECKSUM"
     end = udp + length
-    if end > ip_end or ip_end > size or length < UDP_BYTES:
-        raise PacketError("UDP_LENGTH", f"UDP length {length} in {size} bytes of frame")
+    if end > ip_end or length < UDP_BYTES:
+        raise PacketError(wrong_length, f"UDP length {length} up to byte {end} of an IP packet up to {ip_end}")
     bth = udp + UDP_BYTES
     if end < bth + BTH_BYTES + ICRC_BYTES:
-        raise PacketError("RUNT", f"UDP length {length} holds no BTH and ICRC")
+        raise PacketError(wrong_length, f"UDP length {length} holds no BTH and ICRC")
     headers, rows = _CODECS.get(frame[bth], _BTH_CODEC)
     pad = frame[bth + 1] >> 4 & 3
     if end < bth + headers + pad + ICRC_BYTES:
-        raise PacketError("RUNT" if end < bth + headers + ICRC_BYTES else "UDP_LENGTH",
-                          f"UDP length {length} below headers, pad and ICRC")
+        raise PacketError(wrong_length, f"UDP length {length} below headers, pad and ICRC")
     word = int.from_bytes(frame[bth:bth + headers], "big")
     for name, shift, mask in rows:
         fields[name] = word >> shift & mask
