@@ -31,6 +31,7 @@ PARTS = {
     "memory":     ("test.stress_memory",     "memory that is late, refuses, fails or is silent"),
     "order":      ("test.stress_order",      "what users and peers see comes in order"),
     "neighbours": ("test.stress_neighbours", "a bad queue pair costs its neighbours nothing"),
+    "pressure":   ("test.stress_pressure",   "transmit blocked or slow among losses, RNR, resets, invalidations, local frames"),
     "ring":       ("test.stress_ring",       "send rings that are always full, read slowly, under loss"),
     "wraps":      ("test.stress_wraps",      "counters, rings and PSNs at their ends"),
     "clocks":     ("test.stress_clocks",     "clock domains of any ratio and phase"),
