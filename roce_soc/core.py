@@ -190,6 +190,7 @@ class RoCECore(LiteXModule):
             command.mr_write.connect(mr.write),
             command.cq_write.connect(cq.write),
             command.rq_write.connect(rq.write),
+            rq.bell_owned.eq(command.owned(rq.bell_index)),
             command.eq_write.connect(eq.write),
             doorbells.sq.connect(send.sq.doorbell),
             send.sq.push.eq(doorbells.slots.push),
@@ -253,7 +254,7 @@ class RoCECore(LiteXModule):
         self.rx, self.tx           = turnaround.wire, transmit.source
         self.slow_rx, self.slow_tx = receive.slow_source, transmit.slow_sink
         self.ready = Signal()
-        self.comb += self.ready.eq(context.ready & mr.ready & buffer.ready & cq.ready & responder.ready & send.ready)
+        self.comb += self.ready.eq(context.ready & command.holders.ready & mr.ready & buffer.ready & cq.ready & responder.ready & send.ready)
 
         # Clocks: all but the registers runs in the engine's.
         registers = (link, self.capability, ev, time, monitor, admission, *[getattr(self, f"mailbox_{master}") for master in MASTERS])

@@ -306,9 +306,9 @@ def test_late_answer(so):
     bench.modify(abi.QP_INIT)
     bench.answers = False
     assert bench.modify(abi.QP_RTR)[0] == abi.CODE_TIMEOUT and bench.row(3)["state"] == abi.QP_INIT
-    bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=4, qpn=0x14, state=abi.QP_INIT, pmtu=3, sq_log2=4))
+    bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=4, qpn=0x14, state=abi.QP_INIT, pmtu=3, sq_log2=4, rq_index=1))
     assert bench.finish()[0] == abi.CODE_OK
-    bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=4, qpn=0x14, state=abi.QP_RTR, pmtu=3, sq_log2=4))
+    bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, qpi=4, qpn=0x14, state=abi.QP_RTR, pmtu=3, sq_log2=4, rq_index=1))
     bench.sim.run(lambda: len(bench.ctl["responder"]), every=1)
     for answered in (False, True):
         assert bench.csr(0, "status") & 3 == 1, "done before its own answer"
@@ -411,3 +411,40 @@ def test_reset_of_the_registers_in_a_long_command(so):
     assert not bench.csr(0, "status") & 2, "done, with the answer of a command that is not"
     code, _, order = bench.finish()
     assert code == abi.CODE_BAD_INDEX and [o[0] for o in order] == ["responder"] and bench.row(3)["state"] == abi.QP_RTR
+
+
+def test_a_receive_queue_has_one_qp(so):
+    """From INIT to the end of RESET; the second one that names it is refused, with the word, and changes nothing."""
+    bench = Bench(so)
+
+    def other(state, **more):
+        bench.start(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, **{**dict(qpi=4, qpn=0x14, state=state, pmtu=3, sq_log2=4, rq_index=5), **more}))
+        return bench.finish()[:2]
+    assert bench.modify(abi.QP_INIT, rq_index=5)[0] == abi.CODE_OK
+    assert other(abi.QP_INIT) == (abi.CODE_BAD_VALUE, 5) and bench.row(4)["qpn"] == 0
+    assert other(abi.QP_INIT, rq_index=6)[0] == abi.CODE_OK
+    # In INIT it may change: the former one is free again.
+    assert bench.modify(abi.QP_INIT, rq_index=6)[:2] == (abi.CODE_BAD_VALUE, 5)
+    assert bench.modify(abi.QP_INIT, rq_index=7)[0] == abi.CODE_OK
+    assert other(abi.QP_INIT, rq_index=5)[0] == abi.CODE_OK
+    assert bench.modify(abi.QP_INIT, rq_index=5)[:2] == (abi.CODE_BAD_VALUE, 5)
+    # ERR keeps it, RESET gives it back.
+    assert bench.modify(abi.QP_ERR)[0] == abi.CODE_OK
+    assert other(abi.QP_INIT, rq_index=7)[:2] == (abi.CODE_BAD_VALUE, 5)
+    assert bench.modify(abi.QP_RESET, rq_index=7)[0] == abi.CODE_OK
+    assert other(abi.QP_INIT, rq_index=7)[0] == abi.CODE_OK
+
+
+@pytest.mark.parametrize("field, value, word", [("rq_index", 2, 5), ("send_cq", 3, 4), ("recv_cq", 3, 4), ("qpn", 0x23, 1)])
+def test_a_live_qp_keeps_its_queues(so, field, value, word):
+    """In RTR, RTS and SQD what others know it by does not change; RESET may change it."""
+    bench = Bench(so)
+    for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS, abi.QP_SQD):
+        assert bench.modify(state)[0] == abi.CODE_OK
+        after = {abi.QP_INIT: abi.QP_INIT, abi.QP_RTR: abi.QP_RTS, abi.QP_RTS: abi.QP_RTS, abi.QP_SQD: abi.QP_RTS}[state]
+        code, info = bench.modify(after, **{field: value})[:2]
+        if state != abi.QP_INIT:
+            assert (code, info) == (abi.CODE_BAD_VALUE, word)
+        else:
+            assert code == abi.CODE_OK and bench.modify(abi.QP_INIT)[0] == abi.CODE_OK
+    assert bench.modify(abi.QP_RESET, **{field: value})[0] == abi.CODE_OK

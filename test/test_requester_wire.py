@@ -2,6 +2,7 @@
 """transport/requester, completer, retry while transmit stands still: what has not left is not acknowledged, timed or lost."""
 import pytest
 
+from roce_soc.common import CTL_RESET, CTL_START, CTL_STOP
 from roce_soc.errors import BY_INDEX, ERRORS
 from roce_soc.opcodes import ACK_UNLIMITED, NAK_PSN_SEQUENCE, by_name
 from roce_soc.verbs import WC_LOC_QP_OP_ERR, WC_RETRY_EXC_ERR, WC_WR_FLUSH_ERR, WR_RDMA_READ, WR_RDMA_WRITE, WR_SEND
@@ -260,3 +261,43 @@ def test_younger_bursts_do_not_hide_a_loss(seed):
         b.post(0, WR_SEND, 10)
         b.run(cycles=T1)
     assert [p.psn for p in b.packets].count(0x1000) >= 3
+
+
+@pytest.mark.parametrize("psn", [0x1000, 0xc00000])
+def test_no_answer_before_the_requester_has_started(seed, psn):
+    """The completer starts first: an answer between both acknowledges nothing, whatever the PSNs."""
+    b = SendBench(seed)
+    b.connect(0)
+    b.write_row(0, state=2)
+    b.ctl(0, CTL_STOP, owners="r")
+    b.ctl(0, CTL_RESET, owners="crs")
+    b.write_row(0, state=3)
+    b.index[0], b.posted[0], b.peers[0] = 0, [], Silent()
+    b.ctl(0, CTL_START, psn, owners="c")
+    answer(b, psn + 0x1000)
+    answer(b, psn)
+    b.ctl(0, CTL_START, psn, owners="r")
+    b.post(0, WR_SEND, 10)
+    b.run(lambda: b.packets)
+    assert b.packets[0].psn == psn
+    b.run(cycles=20)
+    answer(b, psn)
+    expect_cqes(b, 0, [0])
+
+
+def test_no_time_runs_while_a_rewind_waits_for_the_walker(seed):
+    """Completions of another QP have no room for 60 time-outs: a packet lost meanwhile costs one retry, not all."""
+    b = SendBench(seed, tick_cycles=4, lose=lambda direction, p: direction == "tx" and p.qpi == 0 and lost.pop("once", False))
+    lost = {"once": True}
+    b.connect(0, timeout=1, retry_cnt=2)
+    b.connect(1)
+    b.cqe.set(stall=1.0)
+    for _ in range(8):
+        b.post(1, WR_SEND, 10)
+    b.run(cycles=300)
+    b.post(0, WR_SEND, 10)
+    b.run(cycles=60*T1*4)
+    b.cqe.set()
+    b.run(lambda: any(c.qpn == b.rows[0]["qpn"] for c in b.cqes))
+    expect_cqes(b, 0, [0])
+    assert len([p for p in b.packets if p.qpi == 0]) <= 2

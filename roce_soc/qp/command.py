@@ -15,6 +15,7 @@ from roce_soc.common import (
     CTL_ERR, CTL_RESET, CTL_RESUME, CTL_SQD, CTL_START, CTL_STOP, MAX_READS, connection_layout, ctl_description,
     event_description, ring_write_description)
 from roce_soc.qp.mailbox import CommandMailbox, MailboxCrossing
+from roce_soc.table import StateTable
 
 # Whose part of a QP a control operation is for.
 SIDES = ("receive", "responder", "requester", "completer", "fetch", "completion")
@@ -89,6 +90,9 @@ class CommandOwner(LiteXModule):
 class CommandPort(LiteXModule):
     """Executes commands and fatal errors one at a time; the only writer of connection rows.
 
+    A receive queue belongs to one QP, from INIT until that is in RESET again: two would take each other's work requests.
+    What a QP was connected with (QPN, queues) does not change while it is in RTR, RTS or SQD.
+
     Parameters
     ----------
     context : QPContext
@@ -109,6 +113,7 @@ class CommandPort(LiteXModule):
         Owner of rows, one for each of SIDES; gets the operations of TRANSITIONS that name it.
     event : event_description(), out
         Fatal events, after the QP's state is ERR.
+    owned(index) : whether a receive queue belongs to a QP (expression, same clock); call before finalisation.
     mr_write : {args of abi.MR_ARGS, valid_row}, cq_write, rq_write, eq_write : ring_write_description(), out
 
     Latency: 8 to 20 clocks a command; RESET and ERR take as long as what is in flight.
@@ -120,6 +125,7 @@ class CommandPort(LiteXModule):
         self.capability = list(capability)
         self.timeout    = timeout
         self.port       = context.get_port()
+        self.holders    = StateTable([("held", 1), ("qpi", context.bits)], n_rqs)
         self.mailboxes  = []
         self.fatals     = []
         self.owners     = {}
@@ -143,6 +149,10 @@ class CommandPort(LiteXModule):
         # Clocks that an owner lets wait.
         self.watchdog, self.running = Signal(max=timeout + 1), Signal()
         self.sync += If(self.running, self.watchdog.eq(self.watchdog + 1)).Else(self.watchdog.eq(0))
+
+    def owned(self, index):
+        """Whether receive queue `index` belongs to a QP."""
+        return self.holders.read(index).held
 
     def get_mailbox(self, link=None):
         """A mailbox for one more master; the caller makes it a submodule with a name for its CSRs."""
@@ -236,13 +246,20 @@ class CommandPort(LiteXModule):
     def _add_checks(self):
         """(a value is refused, number of its argument word): the first word that is wrong."""
         arg, state = (lambda name: self._arg(abi.QP_ARGS, name)), self.new_state
-        qpn = arg("qpn")
+        qpn    = arg("qpn")
+        holder = self.holders.read(arg("rq_index")[:log2_int(self.n_rqs)])
+        live   = (self.old_state == abi.QP_RTR) | (self.old_state == abi.QP_RTS) | (self.old_state == abi.QP_SQD)
+
+        def other(*names):
+            """Whether the arguments differ from the row."""
+            return Reduce("OR", [arg(name) != getattr(self.port.row, name) for name in names])
         checks = (
             (1,  (qpn[:self.context.bits] != self.qpi) | (qpn < 2) | (qpn == 0xffffff)
-                | (arg("qp_type") != abi.QP_TYPE_RC)),
+                | (arg("qp_type") != abi.QP_TYPE_RC) | (live & other("qpn"))),
             (2,  (state >= abi.QP_RTR) & ((arg("pmtu") == 0) | (arg("pmtu") > 5))),
-            (4,  (arg("send_cq") >= self.n_cqs) | (arg("recv_cq") >= self.n_cqs)),
-            (5,  (arg("rq_index") >= self.n_rqs) | (arg("sq_log2") == 0)),
+            (4,  (arg("send_cq") >= self.n_cqs) | (arg("recv_cq") >= self.n_cqs) | (live & other("send_cq", "recv_cq"))),
+            (5,  (arg("rq_index") >= self.n_rqs) | (arg("sq_log2") == 0) | (holder.held & (holder.qpi != self.qpi))
+                | (live & other("rq_index"))),
             (6,  arg("sq_addr")[:6] != 0),
             (11, arg("max_rd_atomic") > MAX_READS),
             (12, arg("max_dest_rd_atomic") > MAX_READS),
@@ -346,9 +363,10 @@ class CommandPort(LiteXModule):
         for i, steps in enumerate(programs):
             for j, step in enumerate(steps):
                 name, after = f"P{i}-{j}", f"P{i}-{j + 1}" if j + 1 < len(steps) else "APPLIED"
-                if step in ("row", "state"):
+                if step == "row":
+                    self._add_row_step(fsm, name, after)
+                elif step == "state":
                     fsm.act(name,
-                        self.whole.eq(step == "row"),
                         self.context.write.valid.eq(1),
                         If(self.context.write.ready, NextState(after)),
                     )
@@ -366,6 +384,24 @@ class CommandPort(LiteXModule):
             self.event.valid.eq(1),
             [getattr(self.event, n).eq(getattr(self.fatal, n)) for n, _ in self.fatal.layout],
             If(self.event.ready, NextState("IDLE"))
+        )
+
+    def _add_row_step(self, fsm, name, after):
+        """Two states: the receive queue of the row as it was goes free, then the row is written and its queue is taken."""
+        holders, bits = self.holders, log2_int(self.n_rqs)
+        held = holders.read(self.port.row.rq_index[:bits])
+        fsm.act(name,
+            holders.we.eq(held.held & (held.qpi == self.qpi)),
+            holders.adr.eq(self.port.row.rq_index),
+            NextState(f"{name}-ROW"),
+        )
+        fsm.act(f"{name}-ROW",
+            self.whole.eq(1),
+            self.context.write.valid.eq(1),
+            holders.we.eq(self.context.write.ready & (self.new_state != abi.QP_RESET)),
+            holders.adr.eq(self._arg(abi.QP_ARGS, "rq_index")),
+            holders.dat_w.held.eq(1), holders.dat_w.qpi.eq(self.qpi),
+            If(self.context.write.ready, NextState(after)),
         )
 
     def _add_operation(self, fsm, name, side, op, after):

@@ -45,6 +45,8 @@ class ReceiveQueues(LiteXModule):
     write : ring_write_description(), in
         Geometry; drops what was prefetched and sets all counters to 0.
     doorbell : doorbell_description(), in
+    bell_index, bell_owned : out, in; same clock
+        Whether the doorbell's queue belongs to a QP that is out of RESET; else it is refused.
         Kind RQ is taken, other kinds are not for this module and are passed over.
     rcmd, rdata : memory_command_description(), memory_rdata_description()
         Descriptor reads, up to 16 at once, up to 4 WQEs each; rdata is always accepted.
@@ -68,6 +70,7 @@ class ReceiveQueues(LiteXModule):
         # Stream Endpoints.
         self.write    = stream.Endpoint(ring_write_description())
         self.doorbell = stream.Endpoint(doorbell_description())
+        self.bell_index, self.bell_owned = Signal(QPI_WIDTH), Signal(reset=1)
         self.rcmd     = stream.Endpoint(memory_command_description())
         self.rdata    = stream.Endpoint(memory_rdata_description())
         self.port     = TakePort()
@@ -123,6 +126,7 @@ class ReceiveQueues(LiteXModule):
         ahead, posted, mine, good = Signal(16), Signal(16), Signal(), Signal()
         self.comb += [
             bell.ready.eq(self.ready & ~self.clear & (stage == 0) & (self.bell_trigger.level < 2)),
+            self.bell_index.eq(queue),
             good.eq(stage[2] & mine & (ahead <= size) & (ahead >= posted)),
             # The fetcher looks at the queue once the counter is written.
             self.bell_trigger.sink.valid.eq(good & ~self.clear),
@@ -142,7 +146,7 @@ class ReceiveQueues(LiteXModule):
                 If(stage == 0, queue.eq(bell.queue), index.eq(bell.index), page.eq(bell.page)),
                 row.eq(config_now), head.eq(head_now), old.eq(old_now),
                 ahead.eq(index - head), posted.eq(old - head), size.eq(1 << row.log2),
-                mine.eq(row.enable & (row.page == page) & (queue[bits:] == 0)),
+                mine.eq(row.enable & (row.page == page) & (queue[bits:] == 0) & self.bell_owned),
             ),
         ]
 

@@ -5,7 +5,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.abi import DOORBELL_SQ, QP_INIT, SEND_WQE_BYTES
+from roce_soc.abi import DOORBELL_SQ, QP_RTR, SEND_WQE_BYTES
 from roce_soc.common import doorbell_description, refusal_description
 from roce_soc.errors import index_of
 from roce_soc.queue.doorbell import KIND_PUSH
@@ -53,7 +53,7 @@ class SendDoorbell(LiteXModule):
     refusal : refusal_description(), out
 
     Latency: 2 clocks to `placed`, 3 clocks to `kick`.
-    Errors : DOORBELL.
+    Errors : DOORBELL, also in RESET, INIT and RTR: nobody would hear of the work request. In SQD it waits, in ERR it is flushed.
     """
     def __init__(self, context, owned, produced):
         # Stream Endpoints.
@@ -78,7 +78,7 @@ class SendDoorbell(LiteXModule):
             mine.eq((doorbell.kind == DOORBELL_SQ//4) | (doorbell.kind == KIND_PUSH)),
             [p.adr.eq(doorbell.queue) for p in (port, oldest, before)],
             ahead.eq(doorbell.index - oldest.row.slot),
-            good.eq((doorbell.queue < context.n_qps) & (row.state > QP_INIT) & (row.page == doorbell.page)
+            good.eq((doorbell.queue < context.n_qps) & (row.state > QP_RTR) & (row.page == doorbell.page)
                 & (ahead <= (1 << row.sq_log2))),
         ]
 

@@ -17,7 +17,8 @@ from roce_soc.opcodes import (
     NAK_INVALID_REQUEST, NAK_PSN_SEQUENCE, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, OPCODES,
     RNR_TIMER_10US, SYNDROME_ACK, SYNDROME_RNR)
 from roce_soc.transport.completer_rules import CTL, RESPONSE, SCAN, SEEK, CompleterRules
-from roce_soc.transport.requester_rows import ITEM_BITS, TIME_WIDTH, completer_layout, kick_description
+from roce_soc.transport.requester_rows import (
+    GENERATION_WIDTH, ITEM_BITS, TIME_WIDTH, completer_layout, kick_description)
 from roce_soc.transport.requester_visit import pmtu_case
 from roce_soc.verbs import ACCESS_LOCAL_WRITE
 
@@ -166,7 +167,8 @@ class CompleterDecide(LiteXModule):
             ("una_first", 24), ("reading", 1), ("first_psn", 24), ("read_va", 64), ("read_lkey", 32), ("read_length", 32),
             ("since_progress", TIME_WIDTH), ("since_busy", TIME_WIDTH), ("since_rnr", TIME_WIDTH), ("rnr_ticks", 24),
             ("is_ack", 1), ("is_read", 1), ("starts", 1), ("ends", 1), ("aeth", 1),
-            ("ack", 1), ("rnr", 1), ("nak", 1), ("nak_row", ROW_WIDTH), ("waits", 1)]
+            ("ack", 1), ("rnr", 1), ("nak", 1), ("nak_row", ROW_WIDTH), ("waits", 1),
+            ("generation", GENERATION_WIDTH)]
         a, self.c3 = self.shift(fields)
         self.comb += [getattr(a, n).eq(getattr(row, n)) for n, _ in completer_layout()]
         self.comb += [getattr(a, n).eq(getattr(conn, n))
@@ -179,7 +181,8 @@ class CompleterDecide(LiteXModule):
             a.aeth.eq("AETH" in o.headers),
         ] for o in OPCODES.values() if o.transport == "RC" and o.is_response}
         self.comb += [
-            a.live.eq((conn.state == QP_RTS) | (conn.state == QP_SQD)),
+            # The completer starts before the requester: until that has, nothing was sent that could be answered.
+            a.live.eq(((conn.state == QP_RTS) | (conn.state == QP_SQD)) & wire.started),
             a.sent_high.eq(wire.high),
             a.from_una.eq(packet.psn - row.una),
             a.from_high.eq(packet.psn - wire.high),
@@ -193,8 +196,9 @@ class CompleterDecide(LiteXModule):
             a.read_length.eq(read.length),
             a.since_progress.eq(self.now - row.last_progress),
             a.since_busy.eq(self.now - self.ports["busy"].row.since),
-            # What a rewind repeats is still on its way: no time runs for it.
-            a.waits.eq(self.ports["generation"].row.number != wire.generation),
+            # A rewind is on its way to the requester, or what it repeats on its way to the wire: no time runs for it.
+            a.generation.eq(self.ports["generation"].row.number),
+            a.waits.eq((a.generation != wire.generation) | (row.rewinding & (a.generation == row.rewind_from))),
             a.since_rnr.eq(self.now - row.rnr_until),
             Case(packet.opcode, {**kinds, "default": []}),
             # Syndrome.

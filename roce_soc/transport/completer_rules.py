@@ -219,6 +219,9 @@ class CompleterRules(LiteXModule):
             ).Elif(self.seek,
                 v.action.eq(ITEM_SEEK),
             ),
+            If((v.action == ITEM_REWIND) | (v.action == ITEM_PAUSE),
+                v.row_rewinding.eq(1), v.row_rewind_from.eq(c.generation),
+            ),
             v.tell.eq(self.moved | (v.action != ITEM_NONE)),
             v.write.eq(v.tell | self.place),
             If(visit.kind == CTL,
@@ -231,7 +234,7 @@ class CompleterRules(LiteXModule):
                         v.row_una.eq(visit.ctl_psn),
                         v.row_retry_left.eq(c.retry_cnt),
                         v.row_rnr_left.eq(c.rnr_retry),
-                        [getattr(v, f"row_{n}").eq(0) for n in ("gap", "restart", "waiting", "dead")],
+                        [getattr(v, f"row_{n}").eq(0) for n in ("gap", "restart", "waiting", "dead", "rewinding")],
                         v.row_last_progress.eq(now),
                     ],
                     CTL_ERR : [

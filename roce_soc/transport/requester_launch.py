@@ -112,10 +112,12 @@ class RequesterLaunch(LiteXModule):
             If(returns[2].valid,
                 state.wire.row.high.eq(Mux(beyond[-1], reached.row.high, returns[2].psn + 1)),
                 state.wire.row.generation.eq(returns[2].generation),
+                state.wire.row.started.eq(1),
                 state.busy.row.since.eq(self.now),
             ).Elif(burst.op == CTL_START,
                 state.wire.row.high.eq(burst.psn),
                 state.wire.row.generation.eq(burst.generation),
+                state.wire.row.started.eq(1),
             ),
         ]
         self.sync += [after.eq(before) for before, after in zip(returns, returns[1:])]

@@ -47,17 +47,19 @@ def pushed_layout():
 
 def completer_layout():
     """Written by the completer. `una` is the oldest unacknowledged PSN; `gap`: a retry was asked for
-    and nothing has moved since; `restart`: a READ may resume in either form; `waiting`: RNR."""
+    and nothing has moved since; `restart`: a READ may resume in either form; `waiting`: RNR. `rewinding`: a pause or
+    rewind was asked for when the requester's generation was `rewind_from`."""
     return [
         ("una", 24), ("read_head", READ_BITS + 1),
         ("retry_left", 3), ("rnr_left", 3), ("gap", 1), ("restart", 1), ("waiting", 1), ("dead", 1),
+        ("rewinding", 1), ("rewind_from", GENERATION_WIDTH),
         ("last_progress", TIME_WIDTH), ("rnr_until", TIME_WIDTH)]
 
 
 def wire_layout():
     """Written by the launch stage as packets come back from transmit: PSNs below `high` have been handed to the wire,
-    the last of them by `generation` of the requester."""
-    return [("high", PSN_WIDTH), ("generation", GENERATION_WIDTH)]
+    the last of them by `generation` of the requester. `started`: CTL_START has set it, so that `high` means something."""
+    return [("high", PSN_WIDTH), ("generation", GENERATION_WIDTH), ("started", 1)]
 
 
 def walker_layout():
