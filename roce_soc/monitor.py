@@ -3,6 +3,8 @@
 
 Not supported: histograms, per-QP counters.
 """
+from types import SimpleNamespace
+
 from migen import *
 
 from litex.gen import *
@@ -18,6 +20,44 @@ REFUSAL_LINES = 64
 TRAFFIC_BASE  = ERROR_ROWS      # counters of traffic follow the error rows.
 COUNTER_WIDTH = ROW_WIDTH + 1   # bits of a counter's number.
 LINE_LAYOUT   = refusal_description().payload_layout + [("source", 8), ("time", 32)]
+LINE_BITS     = sum(width for _, width in LINE_LAYOUT)
+
+
+# SharedTable --------------------------------------------------------------------------------------
+
+class SharedTable(LiteXModule):
+    """A table that several readers look into, one a clock; what a reader got stands until its own next question.
+
+    Parameters
+    ----------
+    index_width, width : int
+    readers : int
+
+    Signals: per reader in `ports` `ask` (in, pulse), `index` (in, stays), `value` (out); towards the table `look` (out, pulse),
+    `index` (out), `value` (in, a clock later).
+
+    Latency: 2 + readers clocks at most from `ask` to `value`. Errors: none.
+    """
+    def __init__(self, index_width, width, readers):
+        self.ports   = [SimpleNamespace(ask=Signal(), index=Signal(index_width), value=Signal(width)) for _ in range(readers)]
+        self.look    = Signal()
+        self.index   = Signal(index_width)
+        self.value   = Signal(width)
+        self.latency = 2 + readers
+
+        # # #
+
+        waiting, picked, looked = Signal(readers), Signal(readers), Signal(readers)
+        pick = None
+        for n, port in enumerate(self.ports):
+            body = [picked[n].eq(1), self.index.eq(port.index)]
+            pick = If(waiting[n], *body) if pick is None else pick.Elif(waiting[n], *body)
+        self.comb += [pick, self.look.eq(waiting != 0)]
+        self.sync += [
+            waiting.eq(Cat(*[port.ask for port in self.ports]) | (waiting & ~picked)),
+            looked.eq(picked),
+            [If(looked[n], port.value.eq(self.value)) for n, port in enumerate(self.ports)],
+        ]
 
 
 # MonitorCounters ----------------------------------------------------------------------------------
@@ -30,18 +70,18 @@ class MonitorCounters(LiteXModule):
     refusals : {source name: (refusal_description endpoint, stages)}
         `stages` (of errors.py) bound the rows a source can name.
     traffic : {counter name: (1-bit pulse, description)}
+    readers : int
+        Who asks: ports of `counter_table` and of `line_table`.
 
-    Signals: `ask` (in, pulse) samples counter `index` into `value`; `line` is the line `line_index` of a clock before;
-    `lines`, `lost` (out) count lines; `time` (in).
+    Signals: `lines`, `lost` (out) count lines; `time` (in).
 
-    Latency: 1 clock. Errors: none.
+    Latency: that of SharedTable. Errors: none.
     """
-    def __init__(self, refusals, traffic):
-        self.ask,   self.index      = Signal(), Signal(COUNTER_WIDTH)
-        self.value, self.line_index = Signal(32), Signal(log2_int(REFUSAL_LINES))
-        self.line   = Signal(sum(w for _, w in LINE_LAYOUT))
+    def __init__(self, refusals, traffic, readers=1):
+        self.counter_table    = counter_table = SharedTable(COUNTER_WIDTH, 32, readers)
+        self.line_table       = line_table    = SharedTable(log2_int(REFUSAL_LINES), LINE_BITS, readers)
         self.lines, self.lost = Signal(32), Signal(32)
-        self.time   = Signal(32)
+        self.time = Signal(32)
 
         # # #
 
@@ -57,15 +97,15 @@ class MonitorCounters(LiteXModule):
             counter = Signal(32, name=f"count_{name}")
             self.sync += If(pulse, counter.eq(counter + 1))
             values[TRAFFIC_BASE + i] = [counter]
-        self.sync += If(self.ask,
-            Case(self.index, {
-                **{i: self.value.eq(sum(c)) for i, c in values.items()},
-                "default": self.value.eq(0),
+        self.sync += If(counter_table.look,
+            Case(counter_table.index, {
+                **{i: counter_table.value.eq(sum(c)) for i, c in values.items()},
+                "default": counter_table.value.eq(0),
             })
         )
 
         # Refusal ring: a small FIFO per source, one line a clock into the RAM.
-        memory = Memory(len(self.line), REFUSAL_LINES)
+        memory = Memory(LINE_BITS, REFUSAL_LINES)
         wr, rd = memory.get_port(write_capable=True), clocked_port(memory, old_word=True)
         self.specials += memory, wr, rd
         fifos, losses = [], []
@@ -94,10 +134,96 @@ class MonitorCounters(LiteXModule):
         self.comb += [
             pick,
             wr.adr.eq(lines[:log2_int(REFUSAL_LINES)]),
-            rd.adr.eq(self.line_index),
-            self.line.eq(rd.dat_r),
+            rd.adr.eq(line_table.index),
+            line_table.value.eq(rd.dat_r),
         ]
         self.sync += If(wr.we, lines.eq(lines + 1))
+
+
+# MonitorWindow ------------------------------------------------------------------------------------
+
+class MonitorWindow(LiteXModule):
+    """Registers through which one master reads counters and refusals; another master's reads change nothing here.
+
+    Write `counter_select` (or `line_select`), poll `status` for `ready`, read the value. Of programs that share a window each
+    sees from `status` whether the value is the one asked for: exactly one turn since before the selection.
+
+    Parameters
+    ----------
+    link : ClockLink
+    counter, line : ports of SharedTables, in the far clock.
+    latency : int
+        Of the tables.
+    """
+    def __init__(self, link, counter, line, latency):
+        self.counter_select = CSRStorage(fields=[
+            CSRField("index", size=COUNTER_WIDTH, description=f"Counter: row of errors.py, or {TRAFFIC_BASE} + traffic counter."),
+        ], description="Counter shown by `counter_value`.")
+        self.counter_value = CSRStatus(32,
+            description="Counter at `counter_select`, free running, sampled after `counter_select` was written.")
+        self.line_select = CSRStorage(fields=[
+            CSRField("index", size=6, description="Line of the refusal ring."),
+        ], description="Line shown by `line_*`, sampled after this was written.")
+        self.line_row = CSRStatus(fields=[
+            CSRField("row",    size=8,  offset=0, description="Row of errors.py."),
+            CSRField("opcode", size=8,  offset=8, description="BTH or work request opcode."),
+            CSRField("source", size=8,  offset=16,
+                description="Which part refused: number in the order of doc/architecture.md."),
+        ], description="What was refused.")
+        self.line_qpn  = CSRStatus(32, description="Destination QPN or QP.")
+        self.line_psn  = CSRStatus(32, description="PSN.")
+        self.line_info = CSRStatus(32, description="Row's own detail: length, key or address.")
+        self.line_time = CSRStatus(32, description="Time base at the refusal, ticks.")
+        self.status    = CSRStatus(fields=[
+            CSRField("ready",        size=1, offset=0,
+                description="1: `counter_value` and `line_*` belong to what this window selected last. 0 for some clocks after it."),
+            CSRField("counter_turn", size=8, offset=8,  description="Writes of `counter_select`, modulo 256."),
+            CSRField("line_turn",    size=8, offset=16, description="Writes of `line_select`, modulo 256."),
+        ], description="State of this window's selections.")
+
+        # # #
+
+        shown, status = Record(LINE_LAYOUT), self.status.fields
+        near = getattr(self.sync, link.near.domain)
+        near += [
+            If(self.counter_select.re, status.counter_turn.eq(status.counter_turn + 1)),
+            If(self.line_select.re, status.line_turn.eq(status.line_turn + 1)),
+        ]
+        self.comb += [
+            self.line_row.fields.row.eq(shown.row),
+            self.line_row.fields.opcode.eq(shown.opcode),
+            self.line_row.fields.source.eq(shown.source),
+            self.line_qpn.status.eq(shown.qpn),
+            self.line_psn.status.eq(shown.psn),
+            self.line_info.status.eq(shown.info),
+            self.line_time.status.eq(shown.time),
+        ]
+        ready = []
+        for select, port, value in (
+            (self.counter_select, counter, self.counter_value.status),
+            (self.line_select,    line,    shown.raw_bits()),
+        ):
+            if link.separate:
+                query = link.add_query(len(port.value), len(port.index), latency)
+                self.comb += [
+                    query.ask.eq(select.re),
+                    query.index.eq(select.fields.index),
+                    port.ask.eq(query.far_ask),
+                    port.index.eq(query.far_index),
+                    query.far_value.eq(port.value),
+                    value.eq(query.value),
+                ]
+                ready.append(query.ready)
+            else:
+                under_way = Signal(latency)
+                near += under_way.eq(Cat(select.re, under_way))
+                self.comb += [
+                    port.ask.eq(select.re),
+                    port.index.eq(select.fields.index),
+                    value.eq(port.value),
+                ]
+                ready.append(~select.re & (under_way == 0))
+        self.comb += status.ready.eq(ready[0] & ready[1])
 
 
 # RoCEMonitor --------------------------------------------------------------------------------------
@@ -114,77 +240,26 @@ class RoCEMonitor(LiteXModule):
     refusals, traffic : as MonitorCounters
     link : ClockLink
         Registers are near, what is counted is far; default one clock.
+    masters : names
+        Each has a MonitorWindow of its name, like its mailbox: index and value are two accesses.
 
     Counters are numbered: rows of errors.py by index, then traffic in the order given (`traffic_names`).
     """
-    def __init__(self, refusals, traffic, link=None):
+    def __init__(self, refusals, traffic, link=None, masters=("firmware", "host")):
         link = ClockLink() if link is None else link
         self.traffic_names = list(traffic)
-        self.counter_select = CSRStorage(fields=[
-            CSRField("index", size=COUNTER_WIDTH, description=f"Counter: row of errors.py, or {TRAFFIC_BASE} + traffic counter."),
-        ], description="Counter shown by `counter_value`.")
-        self.counter_value = CSRStatus(32,
-            description="Counter at `counter_select`, free running, sampled when `counter_select` is written.")
-        self.ready = CSRStatus(description="1: `counter_value` and `line_*` belong to what was selected last. 0 for some"
-            " clocks after a selection where the engine has a clock of its own.")
         self.lines = CSRStatus(32,
             description="Refusal lines written since reset; the newest is line (lines - 1) modulo 64.")
         self.lines_lost = CSRStatus(32, description="Refusals counted but not logged.")
-        self.line_select = CSRStorage(fields=[
-            CSRField("index", size=6, description="Line of the refusal ring."),
-        ], description="Line shown by `line_*`; sampled when written, or live where the engine has the registers' clock.")
-        self.line_row = CSRStatus(fields=[
-            CSRField("row",    size=8,  offset=0, description="Row of errors.py."),
-            CSRField("opcode", size=8,  offset=8, description="BTH or work request opcode."),
-            CSRField("source", size=8,  offset=16,
-                description="Which part refused: number in the order of doc/architecture.md."),
-        ], description="What was refused.")
-        self.line_qpn  = CSRStatus(32, description="Destination QPN or QP.")
-        self.line_psn  = CSRStatus(32, description="PSN.")
-        self.line_info = CSRStatus(32, description="Row's own detail: length, key or address.")
-        self.line_time = CSRStatus(32, description="Time base at the refusal, ticks.")
-        self.time      = Signal(32)     # time base, in the engine's clock.
+        self.time       = Signal(32)     # time base, in the engine's clock.
 
         # # #
 
-        self.counters = counters = link.on_far(MonitorCounters(refusals, traffic))
-        line = Record(LINE_LAYOUT)
+        self.counters = counters = link.on_far(MonitorCounters(refusals, traffic, len(masters)))
         self.comb += [
             counters.time.eq(self.time),
             self.lines.status.eq(link.add_word(counters.lines, to_far=False)),
             self.lines_lost.status.eq(link.add_word(counters.lost, to_far=False)),
-            self.line_row.fields.row.eq(line.row),
-            self.line_row.fields.opcode.eq(line.opcode),
-            self.line_row.fields.source.eq(line.source),
-            self.line_qpn.status.eq(line.qpn),
-            self.line_psn.status.eq(line.psn),
-            self.line_info.status.eq(line.info),
-            self.line_time.status.eq(line.time),
         ]
-        counter, index = self.counter_select, self.line_select.fields.index
-        if not link.separate:
-            self.comb += [
-                counters.ask.eq(counter.re),
-                counters.index.eq(counter.storage),
-                self.counter_value.status.eq(counters.value),
-                counters.line_index.eq(index),
-                line.raw_bits().eq(counters.line),
-                self.ready.status.eq(1),
-            ]
-            return
-        number = link.add_query(32, len(counter.storage), latency=1)
-        text   = link.add_query(len(line.raw_bits()), len(index), latency=1)
-        self.comb += [
-            number.ask.eq(counter.re),
-            number.index.eq(counter.storage),
-            counters.ask.eq(number.far_ask),
-            counters.index.eq(number.far_index),
-            number.far_value.eq(counters.value),
-            self.counter_value.status.eq(number.value),
-            text.ask.eq(self.line_select.re),
-            text.index.eq(index),
-            counters.line_index.eq(text.far_index),
-            text.far_value.eq(counters.line),
-            line.raw_bits().eq(text.value),
-            self.ready.status.eq(number.ready & text.ready),
-        ]
+        for master, counter, line in zip(masters, counters.counter_table.ports, counters.line_table.ports):
+            self.add_module(name=master, module=MonitorWindow(link, counter, line, counters.line_table.latency))

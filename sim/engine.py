@@ -34,6 +34,7 @@ from roce_soc.memory.router import MemoryHub
 from sim.harness import Sim, build_cached
 from sim.harness.memory import IDEAL, SLOW
 from sim.wire import FIELDS, WIRE_BYTES, Mac, Wire
+from software.control.monitor import Monitor
 from software.control.roce import Bus, RoCE
 
 SOURCES      = ("sim/engine.py", "sim/wire.py")  # what compiled engines depend on beside roce_soc/.
@@ -314,10 +315,7 @@ class Engine(Bus):
 
     def counter(self, index):
         """Counter by number: row of errors.py, or TRAFFIC_BASE + traffic counter."""
-        self.write_register("monitor_counter_select", index)
-        while not self.read_register("monitor_ready"):
-            pass
-        return self.read_register("monitor_counter_value")
+        return Monitor(self, "monitor_").counter(index)
 
 
 # Connections --------------------------------------------------------------------------------------

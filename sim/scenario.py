@@ -16,6 +16,7 @@ from roce_soc.soc import DEFAULT_IP, DEFAULT_MAC
 from sim.peer import ACK_TIMEOUT, PEER_IP, PEER_MAC, Peer
 from sim.soc import CLOCK_HZ, Simulation, build_soc
 from software.control.firmware import FirmwareRoCE
+from software.control.monitor import Monitor
 from test.model.packet import ip, mac
 
 REGION      = 1 << 20                  # bytes of each buffer; the longest message.
@@ -206,10 +207,7 @@ class Scenario:
 
     def counter(self, index):
         """Counter of the engine's monitor: row of errors.py, or TRAFFIC_BASE + number of a traffic counter."""
-        self.bus.write_register("roce_monitor_counter_select", index)
-        while not self.bus.read_register("roce_monitor_ready"):
-            pass
-        return self.bus.read_register("roce_monitor_counter_value")
+        return Monitor(self.bus).counter(index)
 
     # Transfers ------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from roce_soc.errors import ERRORS
 from roce_soc.transport.responder_check import ROW_LAYOUT
 from sim.engine import Bench
 from sim.harness.state import field
+from software.control.monitor import Monitor
 from test.engine_bench import ENGINE_VA, ModelBench
 from test.engine_pair import OPCODE, PSN, QPN, connect_inside
 from test.engine_traffic import Traffic
@@ -313,12 +314,11 @@ def refusal_ring(seed):
     for psn in psns:
         hand.engine.send(hand.packet("SEND_ONLY", psn, BYTES[:8], tver=1).build(pad_frame=True), idle=30)
     hand.bench.bench.step(40*count)
-    read = hand.engine.read_register
-    assert (read("monitor_lines"), read("monitor_lines_lost")) == (count, 0)
+    monitor = Monitor(hand.engine, "monitor_")
+    assert monitor.lines() == (count, 0)
     for n in range(count - 64, count):
-        hand.engine.write_register("monitor_line_select", n % 64)
-        line = read("monitor_line_psn"), read("monitor_line_row") & 0xff
-        assert line == ((hand.base + psns[n]) & op.PSN_MASK, ERRORS["TVER"].index)
+        line = monitor.line(n)
+        assert (line.psn, line.row) == ((hand.base + psns[n]) & op.PSN_MASK, ERRORS["TVER"].index)
     return hand.bench.bench.sim.cycles()
 
 

@@ -22,9 +22,9 @@ from roce_soc import abi                                        # noqa: E402
 from roce_soc.errors import ERRORS                              # noqa: E402
 from software.control.bus import RemoteBus, SocketBus           # noqa: E402
 from software.control.firmware import Firmware                  # noqa: E402
+from software.control.monitor import Monitor                    # noqa: E402
 
-ROOT  = pathlib.Path(__file__).resolve().parents[2]
-TURNS = 100     # reads of `ready` before the engine's clock counts as standing still.
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 PHY_FLAGS = ("link_up", "aligned", "rx_status", "local_fault", "remote_fault", "hi_ber", "block_lock", "synced", "rsfec_active",
              "rsfec_aligned", "tx_reset_done", "rx_reset_done", "powergood", "tx_dead", "module_present", "module_interrupt")
@@ -84,23 +84,14 @@ def named(bus, prefix):
 
 def counters(bus):
     """{name: value} of the engine's counters that are not zero: rows of errors.py."""
-    out = {}
-    for row in ERRORS.values():
-        bus.write_register("roce_monitor_counter_select", row.index)
-        for _ in range(TURNS):
-            if bus.read_register("roce_monitor_ready"):
-                break
-        else:
-            raise ForeignError(f"roce_monitor_ready stays 0 for {TURNS} reads: the engine's clock stands still, or csr.json is of another build")
-        value = bus.read_register("roce_monitor_counter_value")
-        if value:
-            out[row.name] = value
-    return out
+    monitor = Monitor(bus)
+    values  = {row.name: monitor.counter(row.index) for row in ERRORS.values()}
+    return {name: value for name, value in values.items() if value}
 
 
 def collect(bus):
     """Everything as one dict."""
-    engine = "roce_monitor_counter_select" in bus.map.registers
+    engine = "roce_monitor_host_status" in bus.map.registers
     status = bus.read_register("phy_status")
     counts = {n: v for n, v in named(bus, "phy_").items() if n.endswith("_count")}
     info   = {
@@ -139,11 +130,19 @@ def main():
     parser.add_argument("--json",   action="store_true")
     args = parser.parse_args()
     try:
-        bus  = connect(args)
-        info = collect(bus)
+        run(args)
     except (OSError, ValueError, KeyError, ForeignError) as error:
         print(f"roce_info: {args.host}:{args.port}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def run(args):
+    """Shows all once, with --watch then what moves."""
+    bus  = connect(args)
+    info = collect(bus)
     if args.json:
         print(json.dumps(info))
     else:
@@ -156,7 +155,6 @@ def main():
                 moved = value - before[section].get(name, 0)
                 if moved:
                     print(f"{section} {name} {value} (+{moved})", flush=True)
-    return 0
 
 
 if __name__ == "__main__":

@@ -160,21 +160,26 @@ static void mr_command(char **words, unsigned count)
 
 /* stats, log, refusals ----------------------------------------------------------------------------- */
 
-#ifdef CSR_ROCE_MONITOR_COUNTER_SELECT_ADDR
-/* What was selected takes some clocks to cross where the engine has a clock of its own; not if that is in reset. */
-static void wait_monitor(void)
+#ifdef CSR_ROCE_MONITOR_FIRMWARE_COUNTER_SELECT_ADDR
+/* What was selected takes some clocks to cross where the engine has a clock of its own; where that is in reset it never does. */
+static bool monitor_shows(void)
 {
-	for(unsigned turn = 0; turn < 100 && !roce_monitor_ready_read(); turn++)
-		;
+	for(unsigned turn = 0; turn < 100; turn++)
+		if(roce_monitor_firmware_status_read() & 1)
+			return true;
+	print("the engine does not answer\n");
+	job_next = job_end;
+	return false;
 }
 
 static void print_counter(uint32_t i)
 {
 	static const char *const rows[] = ERROR_NAMES;
 
-	roce_monitor_counter_select_write(i);
-	wait_monitor();
-	uint32_t value = roce_monitor_counter_value_read();
+	roce_monitor_firmware_counter_select_write(i);
+	if(!monitor_shows())
+		return;
+	uint32_t value = roce_monitor_firmware_counter_value_read();
 
 	if(value)
 		print("engine   %s %lu\n", rows[i], (unsigned long)value);
@@ -195,7 +200,7 @@ static void stats_command(char **words, unsigned count)
 		(unsigned long)slowpath_rx_dropped_error_read());
 	print("firmware uptime %lu ms requests %lu refused %lu console_lost %lu\n", (unsigned long)clock_ms(),
 		(unsigned long)CONTROL(STATUS_REQUESTS), (unsigned long)CONTROL(STATUS_REFUSALS), (unsigned long)CONTROL(STATUS_CONSOLE_LOST));
-#ifdef CSR_ROCE_MONITOR_COUNTER_SELECT_ADDR
+#ifdef CSR_ROCE_MONITOR_FIRMWARE_COUNTER_SELECT_ADDR
 	print_lines(print_counter, 0, ERROR_COUNT);
 #endif
 }
@@ -229,13 +234,14 @@ static void print_refusal(uint32_t i)
 {
 	static const char *const rows[] = ERROR_NAMES;
 
-	roce_monitor_line_select_write(i % 64);
-	wait_monitor();
-	uint32_t row = roce_monitor_line_row_read();
+	roce_monitor_firmware_line_select_write(i % 64);
+	if(!monitor_shows())
+		return;
+	uint32_t row = roce_monitor_firmware_line_row_read();
 
 	print("%s qpn %06lx psn %06lx opcode %02lx info %08lx\n", (row & 0xff) < ERROR_COUNT ? rows[row & 0xff] : "?",
-		(unsigned long)roce_monitor_line_qpn_read(), (unsigned long)roce_monitor_line_psn_read(),
-		(unsigned long)(row >> 8) & 0xff, (unsigned long)roce_monitor_line_info_read());
+		(unsigned long)roce_monitor_firmware_line_qpn_read(), (unsigned long)roce_monitor_firmware_line_psn_read(),
+		(unsigned long)(row >> 8) & 0xff, (unsigned long)roce_monitor_firmware_line_info_read());
 }
 #endif
 

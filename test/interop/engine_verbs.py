@@ -2,6 +2,7 @@
 """An engine of ours behind software/control: commands, rings, doorbells, completions."""
 from roce_soc import abi, opcodes, verbs
 from roce_soc.errors import ERRORS
+from software.control.monitor import Monitor
 from software.control.roce import CommandError
 from test.interop.engine import Completion, Engine, EngineError, Region
 from test.model.packet import ip as ip_bytes
@@ -84,9 +85,7 @@ class VerbsEngine(Engine):
 
     def counter(self, index):
         """Counter of the engine by number: a row of errors.py."""
-        bus = self.roce.bus
-        bus.write_register(f"{self.prefix}monitor_counter_select", index)
-        return bus.read_register(f"{self.prefix}monitor_counter_value")
+        return Monitor(self.roce.bus, f"{self.prefix}monitor_").counter(index)
 
     def counters(self):
         return {row.name: self.counter(row.index) for row in ERRORS.values()}

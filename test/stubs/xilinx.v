@@ -8,8 +8,9 @@ module BUFG (input wire I, output wire O);
     assign O = I;
 endmodule
 
+// Without DRCK, RUNTEST and SEL, outputs that LiteX leaves open.
 module BSCANE2 #(parameter JTAG_CHAIN = 1) (
-    output wire CAPTURE, output wire DRCK, output wire RESET, output wire RUNTEST, output wire SEL, output wire SHIFT,
+    output wire CAPTURE, output wire RESET, output wire SHIFT,
     output wire TCK, output wire TDI, output wire TMS, output wire UPDATE, input wire TDO
 );
 endmodule
