@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -223,6 +224,22 @@ def test_info_finds_csr_json(tmp_path, monkeypatch):
     (tmp_path / "here" / "csr.json").write_text("{}")
     assert [str(p) for p in roce_info.candidates(root=tmp_path)] == ["csr.json"]
     assert [str(p) for p in roce_info.candidates("x.json", tmp_path)] == ["x.json"]
+
+
+def test_info_takes_the_csr_json_of_what_answers(tmp_path, monkeypatch, csr_json):
+    """A newer build of another SoC is passed over; where none fits, each is named with its identifier."""
+    newer = tmp_path / "newer.json"
+    newer.write_text(csr_json.read_text().replace("my soc", "your soc"))
+    monkeypatch.setattr(roce_info, "candidates", lambda given: [newer, csr_json])
+    for identifier in ("My SoC", "Their SoC"):
+        monkeypatch.setattr(roce_info, "RemoteBus", lambda path, host, port: Soc(path, identifier))
+        monkeypatch.setattr(Soc, "close", lambda soc: None, raising=False)
+        args = SimpleNamespace(csr=None, direct=False, host="localhost", port=1)
+        if identifier == "My SoC":
+            assert roce_info.connect(args).map.constants["config_identifier"] == "my soc"
+        else:
+            with pytest.raises(roce_info.ForeignError, match="newer.json: .*'your soc'.*'their soc'.*'my soc'"):
+                roce_info.connect(args)
 
 
 def test_info_says_what_is_missing(tmp_path):
