@@ -104,6 +104,21 @@ def test_a_refused_object_takes_no_index(roce, kind):
     with pytest.raises(MemoryError):
         make()
 
+@pytest.mark.parametrize("refuse", [False, True], ids=["no memory", "refused"])
+def test_an_object_that_is_not_made_takes_nothing(roce, refuse):
+    """Neither index nor ring memory, whether the memory is too small or the engine refuses; an index of another program's stays out."""
+    cq     = roce.create_cq(1)
+    before = {kind: list(free) for kind, free in roce._free.items()}, roce._next
+    for make in (lambda index: roce.create_cq(6 if refuse else 14, index=index),
+                 lambda index: roce.create_qp(cq, cq, rq_log2=6 if refuse else 12, index=index)):
+        for index in (None, 2, 99):
+            roce.bus.refuse = abi.CODE_BAD_INDEX if refuse else 0
+            with pytest.raises(CommandError if refuse else MemoryError):
+                make(index)
+            assert ({kind: sorted(free) for kind, free in roce._free.items()}, roce._next) == before
+    roce.create_qp(cq, cq)
+
+
 # Refused here -------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("states, send, receive", [
