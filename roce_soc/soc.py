@@ -6,8 +6,11 @@ engine into any other LiteX SoC.
 
 Not supported: DDR4 and host memory behind the engine (on-chip RAM only), more than one port.
 """
+import hashlib
+import inspect
 import ipaddress
 import os
+import pathlib
 
 from migen import *
 
@@ -236,6 +239,21 @@ def add_slots(soc, slowpath, name):
 
 # RoCESoC ------------------------------------------------------------------------------------------
 
+def fingerprint(cls, **parameters):
+    """8 hexadecimal digits over what decides where registers and memories lie: gateware sources, the class's file, parameters."""
+    def plain(value):
+        if isinstance(value, dict):
+            return sorted((str(key), plain(item)) for key, item in value.items())
+        return value if isinstance(value, (bool, int, float, str, type(None))) else type(value).__name__
+    here    = pathlib.Path(__file__).resolve().parent
+    sources = [*sorted(here.rglob("*.py")), pathlib.Path(inspect.getsourcefile(cls))]
+    digest  = hashlib.sha256(repr((cls.__name__, plain(parameters))).encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+
 class RoCESoC(SoCCore):
     """VexRiscv with its firmware, one 100G RoCE port.
 
@@ -258,6 +276,8 @@ class RoCESoC(SoCCore):
     mac_address, ip_address, memory_size, with_engine, clock_domain, clk_freq, engine_parameters : as add_roce
     kwargs : further keywords of SoCCore (uart_name, ...).
 
+    Its identifier ends with a fingerprint: software tells from it whether a csr.json is of the SoC that answers.
+
     Firmware: `add_firmware(builder)` before `builder.build()`.
     """
     def __init__(self, platform, sys_clk_freq, phy, *,
@@ -273,13 +293,16 @@ class RoCESoC(SoCCore):
         ms_cycles = int(sys_clk_freq//1000) if ms_cycles is None else ms_cycles
         if not 10 <= ms_cycles < 1 << 32:
             raise ValueError(f"ms_cycles must be 10..{(1 << 32) - 1}, not {ms_cycles!r}")
+        # The same identifier is the same csr.json.
+        build = fingerprint(type(self), sys_clk_freq=sys_clk_freq, phy=phy, ms_cycles=ms_cycles, memory_size=memory_size,
+            with_engine=with_engine, clock_domain=clock_domain, engine=engine_parameters, more=kwargs)
         self.mem_map = {**self.mem_map, **MEM_MAP}
         SoCCore.__init__(self, platform, sys_clk_freq, **{**dict(
             cpu_type             = "vexriscv",
             integrated_rom_size  = 0x10000,
             integrated_sram_size = 0x4000,
             timer_uptime         = True,
-            ident                = "roce_soc: RoCE v2 endpoint at 100 Gb/s",
+            ident                = f"roce_soc: RoCE v2 endpoint at 100 Gb/s, {build}",
             ident_version        = False,
         ), **kwargs})
         # The ROM's contents come with the firmware: no BIOS.

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,6 +103,21 @@ def test_a_refused_object_takes_no_index(roce, kind):
         make()
     with pytest.raises(MemoryError):
         make()
+
+@pytest.mark.parametrize("refuse", [False, True], ids=["no memory", "refused"])
+def test_an_object_that_is_not_made_takes_nothing(roce, refuse):
+    """Neither index nor ring memory, whether the memory is too small or the engine refuses; an index of another program's stays out."""
+    cq     = roce.create_cq(1)
+    before = {kind: list(free) for kind, free in roce._free.items()}, roce._next
+    for make in (lambda index: roce.create_cq(6 if refuse else 14, index=index),
+                 lambda index: roce.create_qp(cq, cq, rq_log2=6 if refuse else 12, index=index)):
+        for index in (None, 2, 99):
+            roce.bus.refuse = abi.CODE_BAD_INDEX if refuse else 0
+            with pytest.raises(CommandError if refuse else MemoryError):
+                make(index)
+            assert ({kind: sorted(free) for kind, free in roce._free.items()}, roce._next) == before
+    roce.create_qp(cq, cq)
+
 
 # Refused here -------------------------------------------------------------------------------------
 
@@ -223,6 +239,22 @@ def test_info_finds_csr_json(tmp_path, monkeypatch):
     (tmp_path / "here" / "csr.json").write_text("{}")
     assert [str(p) for p in roce_info.candidates(root=tmp_path)] == ["csr.json"]
     assert [str(p) for p in roce_info.candidates("x.json", tmp_path)] == ["x.json"]
+
+
+def test_info_takes_the_csr_json_of_what_answers(tmp_path, monkeypatch, csr_json):
+    """A newer build of another SoC is passed over; where none fits, each is named with its identifier."""
+    newer = tmp_path / "newer.json"
+    newer.write_text(csr_json.read_text().replace("my soc", "your soc"))
+    monkeypatch.setattr(roce_info, "candidates", lambda given: [newer, csr_json])
+    for identifier in ("My SoC", "Their SoC"):
+        monkeypatch.setattr(roce_info, "RemoteBus", lambda path, host, port: Soc(path, identifier))
+        monkeypatch.setattr(Soc, "close", lambda soc: None, raising=False)
+        args = SimpleNamespace(csr=None, direct=False, host="localhost", port=1)
+        if identifier == "My SoC":
+            assert roce_info.connect(args).map.constants["config_identifier"] == "my soc"
+        else:
+            with pytest.raises(roce_info.ForeignError, match="newer.json: .*'your soc'.*'their soc'.*'my soc'"):
+                roce_info.connect(args)
 
 
 def test_info_says_what_is_missing(tmp_path):

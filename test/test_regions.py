@@ -81,6 +81,17 @@ def test_a_region_of_others_is_seen():
         soc.bus.add_slave("late", wishbone.Interface(), SoCRegion(origin=region.origin + 0x1000, size=0x1000, cached=False))
 
 
+def test_a_soc_says_which_build_it_is():
+    """Whatever may move a register changes the identifier; the same SoC made again has the same."""
+    from sim.soc import SimSoC
+    from targets.vcu118 import VCU118SoC
+
+    def identifier(cls, **how):
+        return cls(with_engine=False, **how).constants["CONFIG_IDENTIFIER"]
+    different = [identifier(SimSoC), identifier(SimSoC, integrated_sram_size=0x2000), identifier(SimSoC, ms_cycles=50), identifier(VCU118SoC)]
+    assert len(set(different)) == len(different) and identifier(SimSoC) == different[0]
+
+
 @pytest.mark.parametrize("arguments, text", [
     (dict(ip_address="10.0.0.999"), "0 to 255.*not '10.0.0.999'"), (dict(ip_address="10.0.0"), "not '10.0.0'"),
     (dict(ip_address=0x0a000001), "not 167772161"), (dict(mac_address="02:00:00:00:00:01"), "number.*not '02:00:00:00:00:01'"),

@@ -4,6 +4,7 @@
 Works over any transport that reads and writes registers by name and bytes by address: litex_server
 (control/bus.py), the simulation's socket, the compiled engine of the tests. No gateware import.
 """
+import contextlib
 import itertools
 from collections import Counter, deque
 
@@ -305,12 +306,21 @@ class RoCE:
             self._free[kind].remove(index)
         return index
 
-    def _try(self, kind, index, opcode, words):
-        """A command that makes an object: where it is refused the index is free as before."""
+    @contextlib.contextmanager
+    def _claim(self, kind, index):
+        """A free index, or the one asked for; where its object is not made, index and ring memory are free as before.
+
+        Ring memory is kept where the engine's answer is missing: it may have the address.
+        """
+        mine, memory = index is None or index in self._free[kind], self._next
+        index = self._take(kind, index)
         try:
-            self.command(opcode, words)
-        except Exception:
-            self._free[kind].appendleft(index)
+            yield index
+        except Exception as error:
+            if not isinstance(error, RuntimeError) or isinstance(error, CommandError) and error.code != abi.CODE_TIMEOUT:
+                self._next = memory
+            if mine:
+                self._free[kind].appendleft(index)
             raise
 
     def free(self, kind, index):
@@ -336,18 +346,18 @@ class RoCE:
         for name, start, end in (("va", va, 1 << 64), ("addr", addr, 1 << 64 if size is None else size)):
             if not 0 <= start <= start + length <= end:
                 raise ValueError(f"{name} and length must lie within 0..{end:#x}, not {start:#x} and {length:#x}")
-        index   = self._take("mr", index)
-        variant = self._lives["mr", index] % 255 + 1 if variant is None else variant
-        mr      = MR(self, index, variant, va, length, addr, access, pd)
-        self._try("mr", index, abi.CMD_WRITE_MR, abi.pack_args(abi.MR_ARGS, index=index, variant=variant, access=access, target=target, pd=pd,
-            va=va, length=length, addr=addr))
+        with self._claim("mr", index) as index:
+            variant = self._lives["mr", index] % 255 + 1 if variant is None else variant
+            mr      = MR(self, index, variant, va, length, addr, access, pd)
+            self.command(abi.CMD_WRITE_MR, abi.pack_args(abi.MR_ARGS, index=index, variant=variant, access=access, target=target, pd=pd,
+                va=va, length=length, addr=addr))
         return mr
 
     def create_cq(self, log2=6, *, page=0, index=None):
         """A completion queue of 2^log2 entries."""
-        index = self._take("cq", index)
-        cq    = CQ(self, index, log2, self.allocate(abi.CQE_BYTES << log2, "completion queue"), page)
-        self._try("cq", index, abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=index, valid=1, log2=log2, page=page, addr=cq.addr))
+        with self._claim("cq", index) as index:
+            cq = CQ(self, index, log2, self.allocate(abi.CQE_BYTES << log2, "completion queue"), page)
+            self.command(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=index, valid=1, log2=log2, page=page, addr=cq.addr))
         return cq
 
     def write_rq(self, qp):
@@ -357,22 +367,18 @@ class RoCE:
 
     def create_qp(self, send_cq, recv_cq, *, sq_log2=6, rq_log2=6, page=0, index=None, qpn=None, **attributes):
         """A QP in RESET with its rings; `attributes` of abi.QP_ARGS are kept for modify."""
-        index = self._take("qp", index)
-        if qpn is None:
-            # The generation: QPNs 0 and 1 and the last ones are not made.
-            qpn = self.n_qps*(self._lives["qp", index] % ((1 << 24)//self.n_qps - 2) + 1) + index
-        sq    = _Ring(sq_log2, self.allocate(abi.SEND_WQE_BYTES << sq_log2, "send queue"))
-        rq    = _Ring(rq_log2, self.allocate(abi.RECV_WQE_BYTES << rq_log2, "receive queue"))
-        qp    = QP(self, index, send_cq, recv_cq, sq, rq, page)
-        qp.attributes = {**dict(qpi=index, qpn=qpn, qp_type=abi.QP_TYPE_RC, pd=1, page=page,
-            send_cq=send_cq.index, recv_cq=recv_cq.index, rq_index=index, sq_log2=sq_log2, sq_addr=sq.addr, pkey=0xffff, hop_limit=64,
-            udp_sport=0xc000 | index, pmtu=3, timeout=14, retry_cnt=7, rnr_retry=7, min_rnr_timer=12, max_rd_atomic=4, max_dest_rd_atomic=4,
-            access=verbs.ACCESS_LOCAL_WRITE | verbs.ACCESS_REMOTE_WRITE | verbs.ACCESS_REMOTE_READ), **attributes}
-        try:
+        with self._claim("qp", index) as index:
+            if qpn is None:
+                # The generation: QPNs 0 and 1 and the last ones are not made.
+                qpn = self.n_qps*(self._lives["qp", index] % ((1 << 24)//self.n_qps - 2) + 1) + index
+            sq = _Ring(sq_log2, self.allocate(abi.SEND_WQE_BYTES << sq_log2, "send queue"))
+            rq = _Ring(rq_log2, self.allocate(abi.RECV_WQE_BYTES << rq_log2, "receive queue"))
+            qp = QP(self, index, send_cq, recv_cq, sq, rq, page)
+            qp.attributes = {**dict(qpi=index, qpn=qpn, qp_type=abi.QP_TYPE_RC, pd=1, page=page, send_cq=send_cq.index, recv_cq=recv_cq.index,
+                rq_index=index, sq_log2=sq_log2, sq_addr=sq.addr, pkey=0xffff, hop_limit=64, udp_sport=0xc000 | index, pmtu=3, timeout=14,
+                retry_cnt=7, rnr_retry=7, min_rnr_timer=12, max_rd_atomic=4, max_dest_rd_atomic=4,
+                access=verbs.ACCESS_LOCAL_WRITE | verbs.ACCESS_REMOTE_WRITE | verbs.ACCESS_REMOTE_READ), **attributes}
             self.write_rq(qp)
-        except Exception:
-            self._free["qp"].appendleft(index)
-            raise
         self._by_qpn[qp.qpn] = qp
         return qp
 
