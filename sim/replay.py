@@ -41,9 +41,10 @@ class EngineUnderReplay:
 
     def setup(self, capture, side):
         roce = self.engine.roce
+        # Rights that this engine does not have are not asked for: what would need them is not played.
         # Regions of one capture may have had the same address one after the other: each gets memory of its own.
         for number, region in enumerate(capture.regions(side)):
-            self.regions[region["name"]] = roce.reg_mr(region["va"], region["length"], access=region["access"],
+            self.regions[region["name"]] = roce.reg_mr(region["va"], region["length"], access=region["access"] & verbs.ACCESS_MR,
                 pd=region["pd"],
                 addr=region["va"] | number << 44, index=region["key"] >> 8, variant=region["key"] & 0xff)
         for qp in capture.queue_pairs(side):
@@ -60,7 +61,7 @@ class EngineUnderReplay:
                 **number,
                 **{name: qp[name] for name in ("dest_qpn", "sq_psn", "rq_psn", "timeout", "retry_cnt", "rnr_retry",
                 "min_rnr_timer", "max_rd_atomic",
-                    "max_dest_rd_atomic", "access", "pkey", "pd")})
+                    "max_dest_rd_atomic", "pkey", "pd")}, access=qp["access"] & verbs.ACCESS_QP)
             for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
                 made.modify(state)
             self.qps[qp["qpn"]] = made
@@ -128,6 +129,7 @@ class EngineUnderReplay:
             "opcode": verbs.WC_OPCODE_NAMES[e["opcode"]],
             "byte_len": e["byte_len"], "imm": f"{e['imm']:08x}" if e["flags"] & verbs.WC_FLAG_WITH_IMM else None,
             "inv_rkey": e["imm"] if e["flags"] & verbs.WC_FLAG_WITH_INV else None, "src_qpn": e["src_qp"] or None,
+            "vendor_err": e["vendor_err"],
             "flags": [name for bit, name in ((1, "GRH"), (2, "WITH_IMM"),
             (8, "WITH_INV")) if e["flags"] & bit]} for qpn, e in done]
 

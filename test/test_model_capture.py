@@ -155,4 +155,4 @@ def test_nothing_to_play(tmp_path):
     with pytest.raises(ValueError, match="a or b, not 'c'"):
         play(capture, "c")
     with pytest.raises(ValueError, match="standard or rxe, not 'mlx5'"):
-        rulings_for("rc_write", "a", "mlx5")
+        rulings_for("mlx5")

@@ -73,3 +73,16 @@ def test_command(capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["ok"]
     assert replay.main([str(tmp_path / "none.pcap"), "--play", "b"]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["rc_send_only", "rc_send_imm", "rc_write_imm", "rc_mtu1024"])
+def test_same_stack(name):
+    """Profile rxe agrees where receives complete: what verbs leave undefined is not held against an engine."""
+    report = play(load(str(CAPTURES / f"{name}.pcap")), "b", replay.EngineUnderReplay(seed=3), "rxe")
+    assert report.ok and report.completions, report.text()
+
+
+def test_vendor_error():
+    """The engine tells the row behind a status."""
+    report = play(load(str(CAPTURES / "rc_nak_rkey_write.pcap")), "a", replay.EngineUnderReplay(seed=3))
+    assert report.ok and report.rulings["vendor-error"], report.text()

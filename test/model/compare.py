@@ -3,7 +3,7 @@
 
 Frames of a QP are matched in order: FrameMatcher.add(packet) takes what the engine sent, waiting()
 says whether frames that are due are missing, finish() closes. compare_completions() and
-compare_memory() judge the rest. Every ruling used is counted by name.
+compare_memory() judge the rest. Every ruling used is counted by name; its condition is in conditions.py.
 """
 import hashlib
 from collections import Counter
@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from roce_soc import opcodes as op
 from roce_soc.opcodes import EXT_HEADERS
+from test.model.conditions import FrameConditions
 from test.model.packet import parse
 
 NETWORK_FIELDS = ("dst_mac", "src_mac", "vlan", "ip_version", "src_ip", "dst_ip", "tos", "ttl", "flow_label",
@@ -62,10 +63,6 @@ def show(name, value):
     return f"{value:#x}" if name in HEX_FIELDS and isinstance(value, int) else str(value)
 
 
-def _is_ack(packet):
-    return packet.name == "RC_ACKNOWLEDGE" and op.syndrome_class(packet.syndrome) == "ACK"
-
-
 def field_names(packet):
     """Fields that a packet of this opcode has, in the order in which they are compared."""
     names = ("opcode", "psn", "dest_qpn") + tuple(
@@ -98,11 +95,17 @@ def malformed(packet):
     return None
 
 
-class FrameMatcher:
-    """Matches what an engine sends on one QP with the frames of the capture, in order."""
-    def __init__(self, expected, rulings, report):
-        self.expected, self.rulings, self.report = expected, rulings, report
+# Fields that all frames of a QP (UD: of an address handle) have in common, and what they are called.
+CONSTANT = (("sport", "source port"), ("m", "MigReq"))
+
+
+class FrameMatcher(FrameConditions):
+    """Matches what an engine sends on one QP with the frames of the capture, in order; `history` is of the whole play."""
+    def __init__(self, expected, rulings, report, history=None):
+        self.expected, self.rulings, self.report, self.history = expected, rulings, report, history
+        self.constants = history.constants if history else {}
         self.next, self.due = 0, 0
+        self.unasked, self.extras = 0, 0     # requests since one asked for an ACK; frames beyond the capture.
         self.matched = [False]*len(expected)
 
     def waiting(self):
@@ -110,10 +113,15 @@ class FrameMatcher:
         return self.next < self.due
 
     def add(self, packet):
-        """A packet that the engine sent."""
+        """A packet that the engine sent; returns the frame of the capture that it is, or None."""
         wrong = malformed(packet)
         if wrong:
             return self._differ(f"sent a malformed frame: {wrong}", None, packet)
+        for name, text in CONSTANT:
+            key   = (name, packet.src_qp, packet.dest_qpn if "DETH" not in packet.headers else packet.dst_mac, packet.dst_ip)
+            first = self.constants.setdefault(key, getattr(packet, name))
+            if getattr(packet, name) != first:
+                return self._differ(f"changed its {text}, {show(name, first)} before", None, packet)
         index, skipped = self.next, []
         while index < len(self.expected):
             allowed = self._allowed(index, packet)
@@ -121,7 +129,10 @@ class FrameMatcher:
                 self.report.rulings.update(skipped + allowed)
                 self.matched[index], self.next = True, index + 1
                 self.report.frames += 1
-                return None
+                self.unasked = 0 if packet.ackreq else self.unasked + 1
+                if self.history:
+                    self.history.sent(packet)
+                return self.expected[index]
             ruling = self._absent(index, packet)
             if ruling is None:
                 break
@@ -130,6 +141,7 @@ class FrameMatcher:
         extra = self._extra(packet)
         if extra is not None:
             self.report.rulings[extra] += 1
+            self.extras += 1
             return None
         if self.next >= len(self.expected):
             return self._differ("sent a frame that the capture lacks", None, packet)
@@ -158,83 +170,46 @@ class FrameMatcher:
 
     # Rulings --------------------------------------------------------------------------------------
 
+    def _holds(self, ruling, index, packet):
+        return not ruling.rule or getattr(self, "_rule_" + ruling.rule)(index, packet)
+
     def _allowed(self, index, packet):
         """Names of the rulings under which frame `index` and `packet` are the same, None where not."""
         expected, used = self.expected[index].packet, []
         ours = packet
-        for ruling in self.rulings:
-            if ruling.kind == "opcode" and ruling.rule == "read_restart" and self._restart(index, packet):
-                ours = packet.copy(opcode=expected.opcode)
-                used.append(ruling.name)
-                break
+        if expected.opcode != packet.opcode:
+            ruling = next((r for r in self.rulings if r.kind == "opcode" and self._holds(r, index, packet)), None)
+            if ruling is None:
+                return None
+            ours = packet.copy(opcode=expected.opcode)
+            used.append(ruling.name)
         for name, theirs, value in differing(expected, ours):
-            ruling = next((r for r in self.rulings if self._covers(r, expected, name, theirs, value)), None)
+            ruling = next((r for r in self.rulings if self._covers(r, expected, name, theirs, value, index, packet)), None)
             if ruling is None:
                 return None
             used.append(ruling.name)
         return used
 
-    @staticmethod
-    def _covers(ruling, expected, name, theirs, value):
+    def _covers(self, ruling, expected, name, theirs, value, index, packet):
         if ruling.opcodes and not any(fnmatchcase(expected.name, pattern) for pattern in ruling.opcodes):
             return False
         if ruling.kind == "field":
-            return ruling.field == name
-        return ruling.kind == "value" and (ruling.field, ruling.value, ruling.ours_value) == (name, theirs, value)
+            return ruling.field == name and self._holds(ruling, index, packet)
+        return ruling.kind == "value" and (ruling.field, ruling.value, ruling.ours_value) == (name, theirs, value) \
+            and self._holds(ruling, index, packet)
 
-    def _restart(self, index, packet):
-        """MIDDLE/LAST of the capture, FIRST/ONLY of ours, at the start of an answer."""
-        pairs = {op.RC_READ_RESPONSE_MIDDLE: op.RC_READ_RESPONSE_FIRST, op.RC_READ_RESPONSE_LAST: op.RC_READ_RESPONSE_ONLY}
-        frame, before = self.expected[index], self.expected[index - 1] if index else None
-        starts = before is None or before.number + 1 != frame.number
-        return starts and pairs.get(frame.packet.opcode) == packet.opcode and packet.syndrome == op.ACK_UNLIMITED
+    def equal_but(self, expected, packet, index):
+        """True where two packets differ only in fields of which rulings say so."""
+        return all(any(self._covers(r, expected, *fields, index, packet) for r in self.rulings)
+            for fields in differing(expected, packet))
 
     def _absent(self, index, packet):
         """Name of the ruling that lets frame `index` miss when `packet` (None: nothing) comes, or None."""
-        for ruling in self.rulings:
-            if ruling.kind == "absent" and getattr(self, "_rule_" + ruling.rule)(index, packet):
-                return ruling.name
-        return None
+        return next((r.name for r in self.rulings if r.kind == "absent" and self._holds(r, index, packet)), None)
 
     def _extra(self, packet):
         """Name of the ruling that lets a frame come that the capture lacks, or None."""
-        for ruling in self.rulings:
-            if ruling.kind == "extra" and getattr(self, "_rule_" + ruling.rule)(self.next, packet):
-                return ruling.name
-        return None
-
-    def _rule_repeated_ack(self, index, packet):
-        """An ACK that repeats the last one."""
-        before = self.expected[index - 1].packet if index else None
-        return before is not None and _is_ack(before) and _is_ack(packet) and packet.psn == before.psn
-
-    def _rule_coalesced_ack(self, index, packet):
-        """An ACK that a later ACK or READ response of ours covers, and no repeat of the one before."""
-        expected = self.expected[index].packet
-        before   = self.expected[index - 1].packet if index else None
-        if not _is_ack(expected) or packet is None or packet.name not in ("RC_ACKNOWLEDGE",):
-            return False
-        return op.psn_diff(packet.psn, expected.psn) > 0 and (before is None or before.psn != expected.psn)
-
-    def _rule_duplicate_ack(self, index, packet):
-        """An ACK of a run (nothing fed between) of which another one, not older, came or is to come."""
-        frame, run = self.expected[index], []
-        if not _is_ack(frame.packet):
-            return False
-        for step in (-1, 1):
-            k = index + step
-            while 0 <= k < len(self.expected) and _is_ack(self.expected[k].packet) \
-                    and self.expected[k].number - self.expected[k - step].number == step:
-                run.append(k)
-                k += step
-        return any(op.psn_diff(self.expected[k].packet.psn, frame.packet.psn) >= 0
-                   and (self.matched[k] if k < index else packet is not None) for k in run)
-
-    def _rule_nak_after_rnr(self, index, packet):
-        """A sequence NAK for the packet that an RNR NAK has just refused."""
-        expected, before = self.expected[index].packet, self.expected[index - 1].packet if index else None
-        return (expected.name == "RC_ACKNOWLEDGE" and expected.syndrome == op.NAK_PSN_SEQUENCE and before is not None
-                and before.psn == expected.psn and op.syndrome_class(before.syndrome) in ("RNR", "NAK"))
+        return next((r.name for r in self.rulings if r.kind == "extra" and self._holds(r, self.next, packet)), None)
 
     def _differ(self, text, frame, packet):
         lines = [f"  {self.report.side} {text}"]
@@ -244,39 +219,34 @@ class FrameMatcher:
             lines.append(f"    engine:           {packet.describe()}")
         if frame is not None and packet is not None:
             for name, theirs, value in differing(frame.packet, packet):
-                if not any(self._covers(r, frame.packet, name, theirs, value) for r in self.rulings):
+                index = self.expected.index(frame)
+                if not any(self._covers(r, frame.packet, name, theirs, value, index, packet) for r in self.rulings):
                     lines.append(f"    {name}: capture {show(name, theirs)}, engine {show(name, value)}")
         self.report.differences.append("\n".join(lines))
 
 
 # Completions --------------------------------------------------------------------------------------
 
-COMPLETION_FIELDS = ("wr_id", "status", "opcode", "byte_len", "imm", "inv_rkey", "src_qpn", "flags")
+COMPLETION_FIELDS = ("wr_id", "status", "opcode", "byte_len", "imm", "inv_rkey", "src_qpn", "flags", "vendor_err")
 
 
-def compare_completions(label, expected, actual, receive, rulings, report):
-    """Completions of one queue, in order: dicts with COMPLETION_FIELDS, names for numbers, flags a set."""
-    fields  = {r.field: r for r in rulings if r.kind == "cqe"}
-    ignore_grh, error_fields = fields.get("flags.GRH"), fields.get("error.*")
+def compare_completions(label, expected, actual, works, conditions, rulings, report):
+    """Completions of one queue, in order: dicts with COMPLETION_FIELDS, names for numbers, flags a set.
+
+    works : {wr_id: event that posted it}; conditions : CompletionConditions.
+    """
+    rulings = [r for r in rulings if r.kind == "cqe"]
     for number, (want, got) in enumerate(zip(expected, actual)):
         report.completions += 1
         for name in COMPLETION_FIELDS:
             a, b = want.get(name), got.get(name)
             if name == "flags":
                 a, b = set(a or ()), set(b or ())
-                if ignore_grh and a ^ b == {"GRH"} and want.get("src_qpn") is None:
-                    report.rulings[ignore_grh.name] += 1
-                    continue
             if a == b or (a in (None, 0) and b in (None, 0)):
                 continue
-            ruling = None
-            if want["status"] != "SUCCESS" and name not in ("wr_id", "status"):
-                ruling = error_fields
-            elif name == "status":
-                ruling = next((r for r in rulings if (r.kind, r.field, r.value, r.ours_value) == ("cqe", "status", a, b)), None)
-            elif not receive and name in ("byte_len", "flags") and not (
-                    name == "byte_len" and want["opcode"] in ("RDMA_READ", "COMP_SWAP", "FETCH_ADD")):
-                ruling = fields.get(f"send.{name}")
+            ruling = next((r for r in rulings if r.field in (name, "*")
+                and (r.ours_value is None or (r.value, r.ours_value) == (a, b))
+                and conditions.hold(r.rule, name, want, got, works.get(want["wr_id"]))), None)
             if ruling is None:
                 report.differences.append(f"  {report.side} {label} completion {number + 1} (wr_id {want['wr_id']}): "
                                           f"{name}: capture {a!r}, engine {b!r}")

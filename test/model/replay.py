@@ -16,11 +16,12 @@ An engine has these methods (ModelEngine below is the reference model; a compile
     frames()                    frames sent since the last call, after what can be done now is done
     wait()                      let time pass up to the next timer or a bound; False: nothing will happen.
                                 Asked only where the capture shows a pause or an RNR NAK before the frame due
-    completions()               dicts {qpn, wr_id, status, opcode, byte_len, imm, inv_rkey, src_qpn, flags}
-                                since the last call; status and opcode by name, imm as on the wire in hex
+    completions()               dicts {qpn, wr_id, status, opcode, byte_len, imm, inv_rkey, src_qpn, flags,
+                                vendor_err} since the last call; status and opcode by name, imm as on the wire in hex
     state(qpn)                  name of the QP's state
 """
 from test.model.capture import OTHER, access_bits, fill_bytes
+from test.model.conditions import CompletionConditions, History
 from test.model.compare import FrameMatcher, Report, compare_completions, compare_memory, packets_of
 from test.model.endpoint import Endpoint
 from test.model.qp import PROFILES
@@ -28,6 +29,7 @@ from test.reference.rulings import rulings_for
 
 from roce_soc import opcodes as op
 from roce_soc import verbs
+from roce_soc.errors import ERRORS
 
 
 class ModelEngine:
@@ -87,6 +89,7 @@ class ModelEngine:
                 "opcode": verbs.WC_OPCODE_NAMES[c.opcode], "byte_len": c.byte_len,
                 "imm": None if c.imm is None else f"{c.imm:08x}", "inv_rkey": c.inv_rkey,
                 "src_qpn": c.src_qp or None,
+                "vendor_err": ERRORS[c.row].index if c.row and self.profile.name == "standard" else 0,
                 "flags": [name for bit, name in ((1, "GRH"), (2, "WITH_IMM"), (8, "WITH_INV")) if c.flags & bit]})
         return done
 
@@ -98,7 +101,8 @@ class Player:
     """Plays one side of a capture with an engine; see play()."""
     def __init__(self, capture, side, engine, profile="standard"):
         self.capture, self.side, self.engine = capture, side, engine
-        self.rulings  = rulings_for(capture.name, side, profile)
+        self.rulings  = rulings_for(profile)
+        self.history  = History(capture, side)
         self.report   = Report(capture.name, side, profile)
         self.done     = []
         self.pauses   = self._pauses()
@@ -106,7 +110,7 @@ class Player:
         self.matchers = {}
         for key in {self._key(f.packet) for f in own}:
             expected = [f for f in own if self._key(f.packet) == key]
-            self.matchers[key] = FrameMatcher(expected, self.rulings, self.report)
+            self.matchers[key] = FrameMatcher(expected, self.rulings, self.report, self.history)
 
     def run(self):
         """The whole script; returns the Report."""
@@ -155,7 +159,7 @@ class Player:
         for packet in packets:
             key = self._key(packet)
             if key not in self.matchers:
-                self.matchers[key] = FrameMatcher([], self.rulings, self.report)
+                self.matchers[key] = FrameMatcher([], self.rulings, self.report, self.history)
             self.matchers[key].add(packet)
         self.done += self.engine.completions()
         return bool(packets)
@@ -179,6 +183,7 @@ class Player:
         if any(matcher.waiting() for matcher in self.matchers.values()):
             self._settle()
         if not self.report.differences:
+            self.history.feed(step.frame.packet)
             self.engine.feed(step.frame.frame)
 
     def _recv(self, step):
@@ -189,6 +194,7 @@ class Player:
 
     def _fill(self, step):
         self._settle()
+        self.history.fill(step.event["va"], fill_bytes(step.event))
         self.engine.fill(step.event["mr"], step.event["va"], fill_bytes(step.event))
 
     def _memory(self, step):
@@ -216,14 +222,17 @@ class Player:
     def _compare_completions(self):
         for qp in self.capture.qps:
             qpn, name = qp[self.side]["qpn"], qp["name"]
-            receives  = {e["wr_id"] for e in self.capture.events
-                         if e["ev"] == "post_recv" and e["side"] == self.side and e["qp"] == name}
+            posted    = {kind: {e["wr_id"]: e for e in self.capture.events
+                                if (e["ev"], e.get("side"), e.get("qp")) == (kind, self.side, name)}
+                         for kind in ("post_recv", "post_send")}
+            receives  = posted["post_recv"]
             expected  = [e for e in self.capture.completions(self.side) if e["qp"] == name]
             actual    = [c for c in self.done if c["qpn"] == qpn]
             for receive, label in ((False, "send"), (True, "receive")):
                 compare_completions(f"{name} {label}", [c for c in expected if (c["wr_id"] in receives) == receive],
                                     [c for c in actual if (c["wr_id"] in receives) == receive],
-                                    receive, self.rulings, self.report)
+                                    posted["post_recv" if receive else "post_send"], CompletionConditions(self.history),
+                                    self.rulings, self.report)
 
 
 def play(capture, side, engine=None, profile="standard"):
