@@ -125,6 +125,8 @@ QP_ARGS = _args(
     ("sq_sig_all",          2, 16,   1, "every send work request is signalled"),
     ("ipv6",                2, 17,   1, "0: IPv4 (low 32 bits of the addresses), 1: IPv6"),
     ("vlan_en",             2, 18,   1, "send with an 802.1Q tag, take frames with its VLAN ID alone; 0: untagged or ID 0"),
+    ("sqd_notify",          2, 19,   1, "with state SQD: event SQ_DRAINED once all that was begun is done"),
+    ("draining",            2, 20,   1, "CMD_QUERY_QP only: in SQD, and something that was begun is not done"),
     ("pd",                  3,  0,  16, "protection domain"),
     ("page",                3, 16,   8, "doorbell page of the send queue"),
     ("send_cq",             4,  0,  12, "CQ of the send queue"),

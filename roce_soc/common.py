@@ -189,9 +189,9 @@ def refusal_description():
 # QP connection row: written by the command port alone, read by every stage ----------------------------
 
 def connection_layout():
-    """Fields of the connection row: the arguments of CMD_MODIFY_QP except index and start PSNs."""
+    """Fields of the connection row: the arguments of CMD_MODIFY_QP except index, start PSNs and what a query alone tells."""
     from roce_soc.abi import QP_ARGS
-    return [(a.name, a.width) for a in QP_ARGS if a.name not in ("qpi", "sq_psn", "rq_psn")]
+    return [(a.name, a.width) for a in QP_ARGS if a.name not in ("qpi", "draining", "sq_psn", "rq_psn")]
 
 
 # Receive side, in packet order ------------------------------------------------------------------------

@@ -176,11 +176,19 @@ class RoCECore(LiteXModule):
             owner = command.get_owner(side)
             self.comb += [owner.ctl.connect(ctl), owner.done.eq(done)]
         self.port_event = eq.get_port()
+
+        def tell(kick, kind):
+            port = eq.get_port()
+            return [kick.connect(port, keep={"valid", "ready"}), port.first.eq(1), port.last.eq(1), port.type.eq(kind), port.queue.eq(kick.qpi)]
         self.comb += [
             responder.event.connect(command.get_fatal()),
             send.walker.event.connect(command.get_fatal()),
             cq.fatal.connect(command.get_fatal()),
             command.event.connect(eq.get_port()),
+            tell(responder.established, abi.EVENT_COMM_EST),
+            tell(send.walker.drained, abi.EVENT_SQ_DRAINED),
+            send.walker.drained_clear.eq(command.drain_begins), send.walker.drained_qpi.eq(command.qpi),
+            command.drained.eq(send.walker.is_drained(command.qpi)),
             cq.event.connect(eq.get_port()),
             responder.cqe.connect(cq.get_port()),
             # The first port's.

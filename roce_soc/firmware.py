@@ -164,6 +164,7 @@ ATTR_FIELDS = {
     "SQ_PSN":             ("sq_psn",),
     "MAX_DEST_RD_ATOMIC": ("max_dest_rd_atomic",),
     "DEST_QPN":           ("dest_qpn",),
+    "EN_SQD_ASYNC_NOTIFY": ("sqd_notify",),
 }
 # Limits beyond the width of the field.
 FIELD_LIMITS = {"pmtu": (1, 5), "max_rd_atomic": (0, 16), "max_dest_rd_atomic": (0, 16), "dest_qpn": (1, 0xfffffe),
@@ -177,7 +178,7 @@ def qp_fields():
     owner = {name: attr for attr, names in ATTR_FIELDS.items() for name in names}
     rows  = []
     for arg in abi.QP_ARGS:
-        if arg.name in ("qpi", "state"):
+        if arg.name in ("qpi", "state", "draining"):
             continue
         low, high = FIELD_LIMITS.get(arg.name, (0, (1 << min(arg.width, 32)) - 1))
         rows.append(QpField(arg.name, arg.word, arg.bit, arg.width, owner.get(arg.name), low, high))

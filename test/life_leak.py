@@ -3,6 +3,8 @@
 import functools
 import re
 
+from roce_soc.queue.cq import queue_layout
+from roce_soc.transport.reply_rows import ROW_LAYOUT
 from roce_soc.transport.requester_rows import cursor_layout, requester_layout
 from sim.engine import Bench
 
@@ -19,6 +21,8 @@ EXCEPTIONS = (
 FIELDS = (
     (r"\.cursors\.",           cursor_layout(),    ("epoch", "life"), "count restarts of the prefetch and RESETs"),
     (r"\.state\.requester\.",  requester_layout(), ("epoch", "life"), "count restarts of the prefetch and RESETs"),
+    (r"\.cq\.rows$",          queue_layout(),     ("life",), "counts how often a queue was written"),
+    (r"\.reply\.rows\.",      ROW_LAYOUT,         ("life",), "counts control operations and failures"),
     (r"\.entry\.lists\.",      [("parked", 1), ("ends", 12), ("count", 6)], ("ends",), "mean nothing while none is parked"),
 )
 # Flags that are the difference of two tables with one writer each.

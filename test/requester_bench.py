@@ -46,6 +46,7 @@ def make():
         "push_data": side.sq.push.data, "inline_we": side.sq.inline_we, "inline_addr": side.sq.inline.addr,
         "sqrefusal": side.sq.refusal, "tx": rq.source, "sent": rq.sent, "rctl": rq.ctl,
         "rdone": rq.ctl_done, "response": cp.response, "place": cp.place, "done": cp.done, "cctl": cp.ctl,
+        "drained": side.walker.drained, "begins": side.walker.drained_clear, "begins_who": side.walker.drained_qpi,
         "sctl": side.sq.ctl, "sdone": side.sq.ctl_done,
         "crefusal": cp.refusal, "wrefusal": side.walker.refusal, "cqe": side.walker.cqe, "event": side.walker.event, "wdone": side.walker.ctl_done,
         "tick_cycles": side.scanner.tick_cycles, "ready": top.ready, "reset_probe": side.walker.kick.valid}
@@ -144,6 +145,7 @@ class SendBench:
         # Refusals have no ready.
         self.crefusal, self.sqrefusal, self.wrefusal = (
             sim.sink(n, records=True) for n in ("crefusal", "sqrefusal", "wrefusal"))
+        self.drained = sim.sink("drained", records=True)
         self.memory = sim.memory("d", **(memory or dict(latency=4)))
         sim.poke("tick_cycles", tick_cycles)
         sim.reset()

@@ -47,7 +47,7 @@ class ResponderSide(LiteXModule):
         # Mirrors: a field that nothing drives is 0 there instead of an input of the model.
         self.outputs = {}
         for name, source in (
-            ("place", self._placements()), ("cqe", self.responder.cqe), ("event", self.responder.event),
+            ("place", self._placements()), ("cqe", self.responder.cqe), ("established", self.responder.established), ("event", self.responder.event),
             ("refusal", self.responder.refusal), ("miss", self.reply.refusal), ("bad_bell", self.rq.refusal),
             ("control", self.reply.control), ("reads", self.reply.reads), ("dq_rcmd", self.rq.rcmd)):
             self.outputs[name] = stream.Endpoint(source.description)
@@ -103,6 +103,7 @@ class Bench:
         self.packet, self.ctl, self.done, self.sent, self.bell, self.rqwrite, self.mrwrite, self.row = (
             sim.source(n) for n in ("packet", "ctl", "done", "sent", "bell", "rqwrite", "mrwrite", "row"))
         self.packet.set(gap=gap)
+        self.established = sim.sink("established")
         self.place, self.cqe, self.event, self.refusal, self.miss, self.control, self.reads, self.bad_bell = (
             sim.sink(n) for n in ("place", "cqe", "event", "refusal", "miss", "control", "reads", "bad_bell"))
         for sink in (self.place, self.cqe, self.event, self.control, self.reads):

@@ -37,6 +37,7 @@ class Commands(LiteXModule):
 def so(request):
     top = Commands(request.param)
     ios = {"row_adr": top.reader.adr, "fatal": top.fatal,
+           "drained": top.command.drained, "drain_begins": top.command.drain_begins,
            "event": top.command.event, "mr": top.command.mr_write, "cq": top.command.cq_write, "ready": top.context.ready}
     flat = Signal(len(top.reader.row.raw_bits()))
     top.comb += flat.eq(top.reader.row.raw_bits())
@@ -60,6 +61,7 @@ class Bench:
         self.answers, self.seq, self.started = True, 0, {}
         sim.reset()
         sim.wait("ready", 1)
+        sim.poke("drained", 1)
 
     def csr(self, box, name, value=None):
         """Writes a mailbox register, or reads it without a value."""
@@ -448,3 +450,24 @@ def test_a_live_qp_keeps_its_queues(so, field, value, word):
         else:
             assert code == abi.CODE_OK and bench.modify(abi.QP_INIT)[0] == abi.CODE_OK
     assert bench.modify(abi.QP_RESET, **{field: value})[0] == abi.CODE_OK
+
+
+def test_draining(so):
+    """SQD tells whether something is not done; until then it takes no other attributes."""
+    bench, word = Bench(so), next(a for a in abi.QP_ARGS if a.name == "draining")
+    for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS, abi.QP_SQD):
+        assert bench.modify(state)[0] == abi.CODE_OK
+    for drained in (0, 1):
+        bench.sim.poke("drained", drained)
+        bench.start(abi.CMD_QUERY_QP, [3])
+        assert bench.finish()[0] == abi.CODE_OK
+        bench.csr(0, "index", word.word)
+        assert bench.csr(0, "value") >> word.bit & 1 == (not drained)
+        assert bench.modify(abi.QP_SQD)[0] == (abi.CODE_OK if drained else abi.CODE_BAD_STATE)
+    bench.sim.poke("drained", 0)
+    assert bench.modify(abi.QP_RTS)[0] == abi.CODE_OK
+    bench.start(abi.CMD_QUERY_QP, [3])
+    assert bench.finish()[0] == abi.CODE_OK
+    bench.csr(0, "index", word.word)
+    assert bench.csr(0, "value") >> word.bit & 1 == 0
+

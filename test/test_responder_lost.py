@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""transport/responder: requests whose completion has no place in its queue are not answered."""
+"""transport/responder: requests whose completion has no place in its queue are not answered; who hears of the first request."""
 import pytest
 
+from roce_soc import abi
 from roce_soc.common import CTL_RESET
 from test.responder_bench import *
 
@@ -46,4 +47,34 @@ def test_a_lost_completion_is_not_acknowledged(so, kind, behind):
     b.message(1, "SEND", b"again")
     b.idle()
     assert [(a, psn) for a, psn, *_ in b.answers()] == [("ACK", 500)]
+
+
+# Communication established ------------------------------------------------------------------------
+
+def established(b):
+    return [r.qpi for r in b.established.recv_all()]
+
+
+@pytest.mark.parametrize("kind", ["SEND", "WRITE", "READ"])
+def test_the_first_good_request_in_rtr_is_told(so, kind):
+    """Once in a life; not a duplicate, not one that is refused, never in RTS."""
+    b = Bench(so)
+    ask = {"SEND": lambda: b.message(1, "SEND", b"x"), "WRITE": lambda: b.write(1, b"x"), "READ": lambda: b.read(1, 5)}[kind]
+    for life in range(2):
+        b.qp(1, psn=100 + life)
+        b.message(1, "WRITE", b"x", psn=90, va=REMOTE_VA, rkey=RKEY)           # a duplicate.
+        b.message(1, "WRITE", b"x", psn=120 + life, va=REMOTE_VA, rkey=RKEY)   # beyond.
+        b.idle()
+        assert established(b) == []
+        for _ in range(3):
+            b.post(1, 4096)
+            ask()
+            b.idle()
+        assert established(b) == [1]
+        b.control_qp(1, CTL_RESET)
+    b.qp(1, psn=500, state=abi.QP_RTS)
+    b.post(1, 4096)
+    ask()
+    b.idle()
+    assert established(b) == []
 

@@ -113,6 +113,8 @@ class CommandPort(LiteXModule):
         Owner of rows, one for each of SIDES; gets the operations of TRANSITIONS that name it.
     event : event_description(), out
         Fatal events, after the QP's state is ERR.
+    drain_begins, qpi, drained : out, out, in
+        A QP's row changes otherwise than within SQD; whether that QP has done all that was begun before SQD (RetireWalker).
     owned(index) : whether a receive queue belongs to a QP (expression, same clock); call before finalisation.
     mr_write : {args of abi.MR_ARGS, valid_row}, cq_write, rq_write, eq_write : ring_write_description(), out
 
@@ -126,6 +128,7 @@ class CommandPort(LiteXModule):
         self.timeout    = timeout
         self.port       = context.get_port()
         self.holders    = StateTable([("held", 1), ("qpi", context.bits)], n_rqs)
+        self.drain_begins, self.drained = Signal(), Signal(reset=1)
         self.mailboxes  = []
         self.fatals     = []
         self.owners     = {}
@@ -230,6 +233,9 @@ class CommandPort(LiteXModule):
         answer, query = Signal(32*abi.COMMAND_WORDS), Signal(32*abi.COMMAND_WORDS)
         for a in abi.QP_ARGS:
             value = self.qpi if a.name == "qpi" else getattr(self.port.row, a.name, None)
+            if a.name == "draining":
+                value = Signal()
+                self.comb += value.eq((self.port.row.state == abi.QP_SQD) & ~self.drained)
             if value is not None:
                 self.comb += query[32*a.word + a.bit:32*a.word + a.bit + len(value)].eq(value)
         device = sum(value << (32*i) for i, value in enumerate(self.capability))
@@ -354,7 +360,7 @@ class CommandPort(LiteXModule):
         fsm.act("JUDGE",
             If(~self.from_fatal & bad,
                 *self._end(abi.CODE_BAD_VALUE, word)
-            ).Elif(~allowed,
+            ).Elif(~allowed | (~self.from_fatal & (self.old_state == abi.QP_SQD) & (self.new_state == abi.QP_SQD) & ~self.drained),
                 *self._end(abi.CODE_BAD_STATE)
             ).Else(
                 Case(program, {**{i: NextState(f"P{i}-0") for i in range(len(programs))}, "default": NextState("IDLE")})
@@ -398,6 +404,7 @@ class CommandPort(LiteXModule):
         fsm.act(f"{name}-ROW",
             self.whole.eq(1),
             self.context.write.valid.eq(1),
+            self.drain_begins.eq((self.old_state != abi.QP_SQD) | (self.new_state != abi.QP_SQD)),
             holders.we.eq(self.context.write.ready & (self.new_state != abi.QP_RESET)),
             holders.adr.eq(self._arg(abi.QP_ARGS, "rq_index")),
             holders.dat_w.held.eq(1), holders.dat_w.qpi.eq(self.qpi),

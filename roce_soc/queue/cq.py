@@ -26,6 +26,13 @@ WRITES_OUTSTANDING = 16
 CLIENT_HOLDS, CLIENT_SHOWS = 31, 7
 
 
+def queue_layout():
+    """Row of a completion queue. `dead`: it has a hole; `life` changes as it is written anew."""
+    return [("valid", 1), ("target", TARGET_WIDTH), ("log2", 4), ("page", 8), ("addr", 64),
+        ("producer", 16), ("consumer", 16), ("armed", 1), ("armed_solicited", 1),
+        ("last_solicited", 15), ("dead", 1), ("life", 1)]
+
+
 def cqe_bits(cqe, phase):
     """The 256 bits of a CQE (abi.CQE) from a cqe_description record and the phase bit."""
     at, out = 0, []
@@ -109,9 +116,7 @@ class CompletionQueues(LiteXModule):
         bits = log2_int(self.n_cqs)
 
         # Rows.
-        row_layout = [("valid", 1), ("target", TARGET_WIDTH), ("log2", 4), ("page", 8), ("addr", 64),
-            ("producer", 16), ("consumer", 16), ("armed", 1), ("armed_solicited", 1),
-            ("last_solicited", 15), ("dead", 1), ("life", 1)]
+        row_layout = queue_layout()
         row, new = Record(row_layout), Record(row_layout)
         rows     = Memory(len(row.raw_bits()), self.n_cqs)
         rd, wr   = clocked_port(rows), rows.get_port(write_capable=True)

@@ -63,9 +63,9 @@ def wire_layout():
 
 
 def walker_layout():
-    """Written by the retire walker: `tail` counts retired messages, `slot` follows the last of them; a local fault waits
-    for its message."""
-    return [("tail", RING_BITS + 1), ("slot", 16), ("dead", 1), ("fault", 1), ("fault_psn", 24), ("fault_row", ROW_WIDTH)]
+    """Written by the retire walker: `tail` counts retired messages, `slot` follows the last of them; `draining`: in SQD,
+    what was begun is not done; a local fault waits for its message."""
+    return [("tail", RING_BITS + 1), ("slot", 16), ("draining", 1), ("dead", 1), ("fault", 1), ("fault_psn", 24), ("fault_row", ROW_WIDTH)]
 
 
 def outstanding_layout():

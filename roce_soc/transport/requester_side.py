@@ -44,7 +44,7 @@ class RoCESendSide(LiteXModule):
         # # #
 
         self.comb += [
-            self.ready.eq(state.ready & sq.ready & items.ready),
+            self.ready.eq(state.ready & sq.ready & items.ready & walker.flags.ready & walker.tells.ready),
             scanner.scan.connect(completer.scan),
             requester.now.eq(scanner.now),
             completer.now.eq(scanner.now),

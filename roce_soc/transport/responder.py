@@ -54,6 +54,8 @@ class RoCEResponder(LiteXModule):
         Whether each good completion has its place in its queue, in order.
     event : event_description(), out
         QPs that failed, for the command port.
+    established : kick_description(), out
+        QPs whose peer sent its first good request while they were in RTR.
     refusal : refusal_description(), out
 
     Latency: packet to place record 6 clocks, to its address 9 with a key check; done to reply record 2 clocks.
@@ -75,6 +77,7 @@ class RoCEResponder(LiteXModule):
         self.place_done = answer.done
         self.cqe        = stream.Endpoint(cqe_description())
         self.outcome    = answer.outcome
+        self.established = answer.established
         self.event      = answer.event
         self.refusal    = answer.refusal
         self.ready      = Signal()

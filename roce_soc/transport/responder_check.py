@@ -10,7 +10,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.abi import QP_TYPE_RC, QP_TYPE_UC
+from roce_soc.abi import QP_RTR, QP_TYPE_RC, QP_TYPE_UC
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, QPI_WIDTH, mr_request_description
 from roce_soc.table import clocked_port
 from roce_soc.transport.responder_layout import *
@@ -24,7 +24,7 @@ ROW_LAYOUT = [
     ("va", 64), ("key", 32), ("left", 32), ("total", 32), ("wr_id", 64), ("wqe_slot", 16)]
 
 CONNECTION_FIELDS = [
-    ("qpn", 24), ("pd", 16), ("pmtu", 3), ("recv_cq", QPI_WIDTH), ("rq_index", QPI_WIDTH), ("min_rnr_timer", 5),
+    ("qpn", 24), ("state", 3), ("pd", 16), ("pmtu", 3), ("recv_cq", QPI_WIDTH), ("rq_index", QPI_WIDTH), ("min_rnr_timer", 5),
     ("max_dest_rd_atomic", 5)]
 
 
@@ -261,6 +261,7 @@ class RequestCheck(LiteXModule):
                 "rkey", "dma_length")],
             [getattr(verdict, name).eq(getattr(conn, name)) for name in ("qpn", "recv_cq", "rq_index", "pd", "pmtu")],
             verdict.row.eq(error),
+            verdict.in_rtr.eq(accept & (conn.state == QP_RTR)),
             verdict.msn.eq(Mux(t.packet, new.msn, row_.msn)),
             verdict.counted.eq(accept & flags.ends),
             verdict.timer.eq(conn.min_rnr_timer),

@@ -16,6 +16,7 @@ from roce_soc.errors import ERRORS, ROW_WIDTH
 from roce_soc.opcodes import ACK_UNLIMITED, SYNDROME_ACK, SYNDROME_RNR
 from roce_soc.queue.rq_layout import RQ_CTL_FLUSH, RQ_CTL_RESET, rq_ctl_description
 from roce_soc.table import BypassFIFO, StateTable
+from roce_soc.transport.requester_rows import KickQueue, kick_description
 from roce_soc.transport.responder_layout import *
 from roce_soc.verbs import WC_FLAG_WITH_IMM, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_SUCCESS
 
@@ -143,6 +144,8 @@ class RequestAnswer(LiteXModule):
     rq_ctl : rq_ctl_description(), out
     silent : {qpi}, out
         A placement failed, or a completion was lost: the QP has to stop.
+    established : kick_description(), out
+        QPs whose peer sent its first good request while they were in RTR; each once in a life.
     outcome : {valid, lost}, in
         What became of each good completion, in order.
     """
@@ -156,6 +159,7 @@ class RequestAnswer(LiteXModule):
         self.rq_ctl  = stream.Endpoint(rq_ctl_description())
         self.silent  = stream.Endpoint([("qpi", QPI_WIDTH)])
         self.outcome = Record([("valid", 1), ("lost", 1)])
+        self.established = stream.Endpoint(kick_description())
         self.ready   = Signal()
 
         # # #
@@ -228,7 +232,8 @@ class RequestAnswer(LiteXModule):
         self._add_cqe(sink, cqes.sink, fire, shut, failed, good, stop)
         self._add_reply(sink, replies.sink, fire, failed, good, ctl)
         self._add_outcome(replies.source, fire & fault & ~shut, n_qps)
-        self.comb += self.ready.eq(opened.ready & self.muted.ready)
+        self._add_established(sink, fire & good & (final == 0), fire & ctl, n_qps)
+        self.comb += self.ready.eq(opened.ready & self.muted.ready & self.told.ready & self.news.ready)
         for fifo, source in zip((cqes, events, rq_ctls, silents), (self.cqe, self.event, self.rq_ctl, self.silent)):
             self.comb += fifo.source.connect(source, omit={"first", "last"}), source.first.eq(1), source.last.eq(1)
         self.comb += self.refusal.first.eq(1), self.refusal.last.eq(1)
@@ -241,6 +246,22 @@ class RequestAnswer(LiteXModule):
             self.refusal.psn.eq(sink.psn),
             self.refusal.opcode.eq(sink.opcode),
             self.refusal.info.eq(sink.length),
+        ]
+
+    def _add_established(self, sink, good, ctl, n_qps):
+        """The first good request of a life, if it comes in RTR. Control begins a life, or ends it."""
+        bits = log2_int(n_qps)
+        self.told = told = StateTable(1, n_qps)
+        self.news = news = KickQueue(n_qps, 0)
+        first     = Signal()
+        self.comb += [
+            first.eq(good & sink.in_rtr & ~told.read(sink.qpi[:bits])),
+            news.urgent.valid.eq(first),
+            news.urgent.qpi.eq(sink.qpi),
+            told.we.eq(first | ctl),
+            told.adr.eq(sink.qpi),
+            told.dat_w.eq(~ctl),
+            news.source.connect(self.established),
         ]
 
     def _add_cqe(self, sink, cqe, fire, shut, failed, good, stop):

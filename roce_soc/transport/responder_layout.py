@@ -41,6 +41,8 @@ def verdict_layout():
     return [
         ("qpi", QPI_WIDTH), ("qpn", 24), ("opcode", 8), ("psn", 24),
         ("pseudo", 2), ("code", ROW_WIDTH), ("row", ROW_WIDTH),
+        # A good request in RTR: the peer is there.
+        ("in_rtr", 1),
         # Answer. `counted`: msn includes this packet's own message.
         ("action", 3), ("ack_psn", 24), ("msn", 24), ("counted", 1), ("timer", 5),
         # Payload; `lands`: to be written if the key check does not refuse it.

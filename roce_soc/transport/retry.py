@@ -8,12 +8,13 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.abi import EVENT_QP_FATAL
+from roce_soc.abi import EVENT_QP_FATAL, QP_SQD
 from roce_soc.common import TICK_CYCLES, cqe_description, event_description, refusal_description
 from roce_soc.errors import BY_INDEX, ROW_WIDTH, index_of
+from roce_soc.table import FlagTable
 from roce_soc.transport.requester_rows import (
     ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_SEEK, ITEM_START,
-    LOCAL_FAULT, REWIND_GO, REWIND_PAUSE, REWIND_SEEK, TIME_WIDTH, item_description, kick_description,
+    LOCAL_FAULT, REWIND_GO, REWIND_PAUSE, REWIND_SEEK, TIME_WIDTH, KickQueue, item_description, kick_description,
     local_description, rewind_description, walker_layout)
 from roce_soc.verbs import WC_SUCCESS
 
@@ -45,6 +46,10 @@ class RetireWalker(LiteXModule):
         without a place.
     retired_we, retired_qpi, retired : out
         Send ring slots of a QP below `retired` have completed; written before the completion leaves.
+    drained : kick_description(), out
+        QPs in SQD that asked to be told, when all that was begun is done; behind the last completion.
+    drained_clear, drained_qpi : in
+        A QP changes its state: `is_drained(qpi)` is 0 until it is in SQD and drained.
     ctl_done : out
         Pulse for each control item.
 
@@ -62,8 +67,17 @@ class RetireWalker(LiteXModule):
         self.refusal  = refusal = stream.Endpoint(refusal_description())
         self.ctl_done = Signal()
         self.retired_we, self.retired_qpi, self.retired = Signal(), Signal(state.bits), Signal(16)
+        self.drained  = stream.Endpoint(kick_description())
+        self.drained_clear, self.drained_qpi = Signal(), Signal(state.bits)
 
         # # #
+
+        self.flags = flags = FlagTable(state.n_qps)
+        self.tells = tells = KickQueue(state.n_qps, 0)
+        self.comb += [
+            flags.clear.eq(self.drained_clear), flags.clear_adr.eq(self.drained_qpi),
+            tells.source.connect(self.drained),
+        ]
 
         self.kicks  = kicks  = stream.SyncFIFO(kick_description(), 16)
         # A QP fails once in a life: the walker never waits for the command port, which may wait for the walker.
@@ -77,6 +91,7 @@ class RetireWalker(LiteXModule):
         connection, table = context.get_port(), state.walker.get_port()
         pushed, ring      = state.pushed.get_port(), state.outstanding.get_port()
         tail_port         = state.tail.get_async_port()
+        entered           = state.requester.get_port()          # messages that a visit has begun.
         entry             = ring.row
 
         # The item in hand; a local kick or fault looks like an item that retires nothing.
@@ -90,6 +105,7 @@ class RetireWalker(LiteXModule):
         dead_r, dead = Signal(), Signal()
         tail_r, tail = Signal(len(table.row.tail)), Signal(len(table.row.tail))
         slot_r, slot = Signal(16), Signal(16)
+        draining_r, draining, over = Signal(), Signal(), Signal()
         fault_r, stored = Record(fault.layout), Record(fault.layout)
         index = Signal(len(tail_port.row.index))
         earlier = Signal(24)
@@ -99,10 +115,13 @@ class RetireWalker(LiteXModule):
             connection.adr.eq(qpi),
             table.adr.eq(qpi),
             pushed.adr.eq(qpi),
+            entered.adr.eq(qpi),
             tail_port.adr.eq(qpi),
             dead.eq(Mux(first, table.row.dead, dead_r)),
             tail.eq(Mux(first, table.row.tail, tail_r)),
             slot.eq(Mux(first, table.row.slot, slot_r)),
+            draining.eq(Mux(first, table.row.draining, draining_r)),
+            If(head.action == ITEM_CTL, draining.eq(connection.row.state == QP_SQD)),
             If(first,
                 stored.valid.eq(table.row.fault),
                 stored.psn.eq(table.row.fault_psn),
@@ -117,15 +136,15 @@ class RetireWalker(LiteXModule):
 
         # The oldest message.
         exists, below, exact, faulty, void = Signal(), Signal(), Signal(), Signal(), Signal()
-        behind, upto, over = Signal(24), Signal(24), Signal(24)
+        behind, upto, beyond = Signal(24), Signal(24), Signal(24)
         self.comb += [
             exists.eq(tail != pushed.row.out),
             behind.eq(entry.last_psn - head.una),
             below.eq(exists & has_una & behind[-1]),
             exact.eq(behind == 2**24 - 1),
             upto.eq(fault.psn - entry.first_psn),
-            over.eq(entry.last_psn - fault.psn),
-            faulty.eq(exists & fault.valid & ~upto[-1] & ~over[-1]),
+            beyond.eq(entry.last_psn - fault.psn),
+            faulty.eq(exists & fault.valid & ~upto[-1] & ~beyond[-1]),
             void.eq(fault.valid & (~exists | upto[-1])),
         ]
 
@@ -181,6 +200,10 @@ class RetireWalker(LiteXModule):
             If(~clear, self.retired.eq(entry.slot + entry.two_slots + 1)),
             next_tail.eq(tail + retire),
             next_slot.eq(Mux(retire, self.retired, slot)),
+            # Behind the requester's own control visit nothing begins any more.
+            over.eq(finish & draining & (connection.row.state == QP_SQD) & (entered.row.out_index == next_tail)),
+            flags.set.eq(over), flags.set_adr.eq(head.qpi),
+            tells.urgent.valid.eq(over & connection.row.sqd_notify), tells.urgent.qpi.eq(head.qpi),
             state.walker.we.eq(finish | clear),
             state.walker.adr.eq(head.qpi),
             state.tail.we.eq(finish | clear),
@@ -188,6 +211,7 @@ class RetireWalker(LiteXModule):
             If(~clear,
                 state.walker.row.tail.eq(next_tail),
                 state.walker.row.slot.eq(next_slot),
+                state.walker.row.draining.eq(draining & ~over),
                 state.walker.row.dead.eq(dead | kill),
                 state.walker.row.fault.eq(fault.valid),
                 state.walker.row.fault_psn.eq(fault.psn),
@@ -229,6 +253,7 @@ class RetireWalker(LiteXModule):
                 NextValue(first, 0),
                 NextValue(tail_r, next_tail),
                 NextValue(slot_r, next_slot),
+                NextValue(draining_r, draining),
                 NextValue(dead_r, dead | kill),
                 NextValue(fault_r.raw_bits(), fault.raw_bits()),
             ]
@@ -248,6 +273,7 @@ class RetireWalker(LiteXModule):
         fsm.act("EVAL",
             If((head.action == ITEM_RESET) | (head.action == ITEM_START) | (head.action == ITEM_CTL),
                 clear.eq(head.action != ITEM_CTL),
+                finish.eq(head.action == ITEM_CTL),
                 keep.eq(head.action == ITEM_START),
                 self.ctl_done.eq(1),
                 NextState("IDLE"),
@@ -311,6 +337,10 @@ class RetireWalker(LiteXModule):
                 *end,
             )
         )
+
+    def is_drained(self, qpi):
+        """Whether a QP in SQD has done all that was begun (expression, same clock); call before finalisation."""
+        return self.flags.read(qpi)
 
 
 # TimerScanner -------------------------------------------------------------------------------------

@@ -159,7 +159,8 @@ class QP:
 
     def modify(self, state, **attributes):
         """Goes to `state` (abi.QP_*); attributes of abi.QP_ARGS are kept for later commands."""
-        wanted = {**self.attributes, **attributes, "state": state}
+        # A wish to be told holds for one change alone.
+        wanted = {**self.attributes, "sqd_notify": 0, **attributes, "state": state}
         wanted["access"] = verbs.access_of(wanted.get("access", 0), verbs.ACCESS_QP, "a queue pair")
         self.roce.command(abi.CMD_MODIFY_QP, abi.pack_args(abi.QP_ARGS, **wanted))
         # What was refused leaves nothing here.

@@ -115,6 +115,8 @@ bool qp_check(uint32_t mask, const uint32_t *args, struct refusal *refusal, uint
 		copy(f, row, args);
 	}
 	row[ROCE_ARG_QP_STATE_WORD] = (row[ROCE_ARG_QP_STATE_WORD] & ~7u) | new;
+	if(new != ROCE_QP_SQD)
+		row[ROCE_ARG_QP_SQD_NOTIFY_WORD] &= ~(1u << ROCE_ARG_QP_SQD_NOTIFY_SHIFT);
 	if(new == ROCE_QP_RESET)
 		row[ROCE_ARG_QP_STATE_WORD] = (row[ROCE_ARG_QP_STATE_WORD] & ~7u) | ROCE_QP_RESET;
 	return true;
