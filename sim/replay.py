@@ -6,7 +6,8 @@
 
 The other side's frames are fed when every frame that our side sent before them has come; retries come
 from the engine's own timers on a scaled tick. Compared: headers, PSNs, syndromes, MSNs, payload,
-completions, memory. Differences that the standard allows are data (test/reference/rulings.py).
+completions with their QPN and order, memory in and outside of the regions, RNR waits and ACK time-outs in ticks; after
+the last step it runs on, and nothing more may come. Differences that the standard allows are data (test/reference/rulings.py).
 Exit status: 0 agrees, 1 differs, 2 bad argument or incomplete capture.
 """
 import argparse
@@ -30,14 +31,21 @@ STATES   = {number: name for name, number in vars(abi).items() if name in
 RING_LOG2   = 8
 QUIET       = 600        # clocks without a frame after which nothing more is to come by itself.
 TICK_CYCLES = 1          # one clock a tick: 67 ms are 262144 clocks.
+TICK_NS     = 256
 
 
 class EngineUnderReplay:
-    """The compiled engine behind the interface that test.model.replay plays captures with."""
-    def __init__(self, seed=1, **options):
+    """The compiled engine behind the interface that test.model.replay plays captures with.
+
+    linger : ACK time-outs to run on after the last step.
+    """
+    def __init__(self, seed=1, linger=1.25, **options):
         self.bench  = Bench(seed=seed, tick_cycles=TICK_CYCLES, **options)
         self.engine = self.bench.engines[0]
         self.qps, self.regions, self.sent = {}, {}, []
+        self.extents = []        # (address, bytes) that may be written: regions and completion queues.
+        self.posted  = False
+        self.linger  = linger
 
     def setup(self, capture, side):
         roce = self.engine.roce
@@ -47,10 +55,12 @@ class EngineUnderReplay:
             self.regions[region["name"]] = roce.reg_mr(region["va"], region["length"], access=region["access"] & verbs.ACCESS_MR,
                 pd=region["pd"],
                 addr=region["va"] | number << 44, index=region["key"] >> 8, variant=region["key"] & 0xff)
+            self.extents.append((region["va"] | number << 44, region["length"]))
         for qp in capture.queue_pairs(side):
             if qp["qp_type"] != "RC":
                 raise CaptureError(f"{capture.name}: QP {qp['name']} is {qp['qp_type']}; this engine does RC")
             cq = roce.create_cq(RING_LOG2)
+            self.extents.append((cq.addr, abi.CQE_BYTES << cq.log2))
             v6 = len(qp["src_ip"]) == 16
             number = {name: int.from_bytes(qp[name], "big") for name in ("src_mac", "dst_mac", "src_ip", "dst_ip")}
             made = roce.create_qp(cq, cq, sq_log2=RING_LOG2, rq_log2=RING_LOG2, index=qp["qpn"] % roce.n_qps,
@@ -65,8 +75,9 @@ class EngineUnderReplay:
             for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
                 made.modify(state)
             self.qps[qp["qpn"]] = made
-        self.timeout = 2*16*max((1 << qp["timeout"] for qp in capture.queue_pairs(side) if qp["timeout"]),
-            default=0)*TICK_CYCLES + 200_000
+        longest      = 16*max((1 << qp["timeout"] for qp in capture.queue_pairs(side) if qp["timeout"]), default=0)*TICK_CYCLES
+        self.timeout = 2*longest + 200_000
+        self.beyond  = int(self.linger*longest)
 
     def fill(self, mr, va, data):
         self.regions[mr].write(data, va)
@@ -87,6 +98,7 @@ class EngineUnderReplay:
         if fields["opcode"] not in verbs.WC_OF_WR or fields["opcode"] == verbs.WR_BIND_MW:
             raise CaptureError(f"post_send opcode {event['opcode']} is not in this engine")
         self._digest()
+        self.posted = True
         inline = None
         if fields["flags"] & verbs.SEND_INLINE:
             region = next(mr for mr in self.regions.values() if mr.key == fields["lkey"])
@@ -105,7 +117,25 @@ class EngineUnderReplay:
             before = len(self.engine.tx)
             self.bench.step(100)
             quiet = 0 if len(self.engine.tx) != before or self.engine.rx.pending else quiet + 100
-        return self.engine.frames()
+        return [(f.first*TICK_NS//TICK_CYCLES, f.data) for f in self.engine.tx.recv_all()]
+
+    def fed(self):
+        return [last*TICK_NS//TICK_CYCLES for _, _, last, _ in self.engine.rx.times()]
+
+    def rest(self):
+        """Long enough for an ACK time-out where something was sent."""
+        end = self.bench.sim.cycles() + 20_000 + self.beyond*self.posted
+        while self.bench.sim.cycles() < end:
+            self.bench.step(1000)
+            if len(self.engine.tx) or self._collect():
+                return True
+        return False
+
+    def strays(self):
+        def within(e):
+            return any(at <= e["addr"] and e["addr"] + e["length"] <= at + size for at, size in self.extents)
+        return [f"wrote {e['length']} bytes to {e['addr']:#x}, outside of regions and completion queues"
+            for e in self.engine.memory.log() if e["kind"] == "write" and not within(e)]
 
     def wait(self):
         left = self.timeout
@@ -125,7 +155,7 @@ class EngineUnderReplay:
         self._collect()
         done, self.sent = self.sent, []
         return [{
-            "qpn": qpn, "wr_id": e["wr_id"], "status": verbs.WC_STATUS_NAMES[e["status"]],
+            "qpn": e["qpn"], "queue": qpn, "wr_id": e["wr_id"], "status": verbs.WC_STATUS_NAMES[e["status"]],
             "opcode": verbs.WC_OPCODE_NAMES[e["opcode"]],
             "byte_len": e["byte_len"], "imm": f"{e['imm']:08x}" if e["flags"] & verbs.WC_FLAG_WITH_IMM else None,
             "inv_rkey": e["imm"] if e["flags"] & verbs.WC_FLAG_WITH_INV else None, "src_qpn": e["src_qp"] or None,

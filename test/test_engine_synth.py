@@ -15,5 +15,5 @@ CASES = [(number, faults) for number in (1, 2, 4, 5, 8) for faults in ((), ("dup
 @pytest.mark.parametrize("number,faults", CASES, ids=lambda v: "-".join(v) if isinstance(v, tuple) else str(v))
 def test_synthetic(number, faults, side):
     """Frames, completions and memory agree under the rulings."""
-    report = play(synthesize(number, faults), side, EngineUnderReplay(seed=number))
+    report = play(synthesize(number, faults), side, EngineUnderReplay(seed=number, linger=0))
     assert report.ok and report.frames, report.text()

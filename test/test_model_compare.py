@@ -225,7 +225,7 @@ class Altered:
         return getattr(self.engine, name)
 
     def frames(self):
-        return self.change(self.engine.frames())
+        return [(self.engine.now, frame) for frame in self.change([frame for _, frame in self.engine.frames()])]
 
 
 @pytest.mark.parametrize("change,text", [

@@ -24,13 +24,13 @@ class Faulty:
 
     def frames(self):
         out = []
-        for frame in self.engine.frames():
+        for now, frame in self.engine.frames():
             packet = parse(frame)
             new    = self.packet(packet, self.count) if self.packet else packet
             self.count += 1
             for one in new if isinstance(new, list) else [new]:
                 if one is not None:
-                    out.append(one.copy().renew().build())
+                    out.append((now, one.copy().renew().build()))
         return out
 
     def completions(self):

@@ -200,9 +200,12 @@ def test_late_address_waits_alone(so, seed, rng):
 
 
 def test_latency(so, seed, rng):
-    bench = Bench(so, seed, rng)
-    bench.place(0x1001, rng.randbytes(40), 54)
-    bench.sim.wait("m_wdata_valid")
-    shown = bench.sim.cycles()
-    bench.done(1)
-    print(f"placer: record to wdata {shown - bench.places[0].times()[0][1]} clocks")
+    """Four clocks from a record to its first beat at the memory; one more where a line takes bytes of two stored beats."""
+    cases = [(54, 1, 40), (0, 0, 64), (63, 63, 1), (20, 10, 400)]
+    for offset, lane, length in cases + [(rng.randrange(64), rng.randrange(64), rng.randrange(1, 500))]:
+        bench = Bench(so, seed, rng)
+        bench.place(0x1000 + lane, rng.randbytes(length), offset)
+        bench.sim.wait("m_wdata_valid")
+        shown = bench.sim.cycles()
+        assert bench.done(1) == [0]
+        assert shown - bench.places[0].times()[0][1] == 4 + (offset > lane), (offset, lane, length)

@@ -8,6 +8,8 @@ import pytest
 
 from test import stress_life
 
+# Plays in which more queue pairs die than there are places for what they had begun.
+MANY_DEATHS = (987133, 55716)
 # Chosen for what they cover in little time: each kind of operation, every memory, wires with and without faults.
 SEEDS = (2, 3, 4, 5, 6, 8, 9)
 
@@ -32,3 +34,18 @@ def test_play(number, pytestconfig, tmp_path_factory):
     if all(note.exists() for note in notes):
         done = sum((Counter(json.loads(note.read_text())) for note in notes), Counter())
         assert set(done) >= OPERATIONS, f"not done: {', '.join(sorted(OPERATIONS - set(done)))}"
+
+
+@pytest.mark.parametrize("number", MANY_DEATHS)
+def test_places_come_back(number):
+    """However many queue pairs have died, there is work for the living."""
+    stress_life.run(number)
+
+
+def test_play_without_traffic_says_so():
+    """Without a place nothing is posted; the play does not wait for what cannot come."""
+    life = stress_life.Life(MANY_DEATHS[0])
+    life.traffic.run()
+    life.traffic.places.clear()
+    with pytest.raises(AssertionError, match="without traffic: 0 places are free"):
+        life.traffic.top_up()

@@ -154,7 +154,8 @@ class Capture:
         """Steps that play a side: its posts and checks placed among the frames of its wire.
 
         A post comes before the first frame of any later post; posts without a poll between them come
-        together. Receives come first, but each after the last RNR NAK that says it was not there yet.
+        together as far as the capture has no answer between their first frames, or the later one has a fence, which waits
+        for that answer. Receives come first, but each after the last RNR NAK that says it was not there yet.
         """
         if not self.qps:
             raise CaptureError(f"{self.name}: the set-up has no qps, so no side can be played")
@@ -166,6 +167,16 @@ class Capture:
         receives = [e for e in self.events if e["ev"] == "post_recv" and e["side"] == side]
         batch  = self._batches(side)
         held   = self._held_receives(side, frames)
+        begins = {}
+        for position, frame in enumerate(frames):
+            if frame.sender == side and frame.post is not None:
+                begins.setdefault(frame.post, position)
+
+        def together(event, position):
+            """True where a post may go out with the frame at a position."""
+            end = position if "FENCE" in event.get("flags", ()) else begins.get(event["n"], position)
+            return not any(f.sender != side and op.OPCODES[f.packet.opcode].is_response
+                           for f in frames[position:end] if f.packet.opcode in op.OPCODES)
         steps  = []
 
         def emit(event):
@@ -174,7 +185,8 @@ class Capture:
 
         for position, frame in enumerate(frames):
             while own and frame.post is not None and (own[0]["n"] <= frame.post
-                                                      or batch.get(own[0]["n"]) == batch.get(frame.post, -1)):
+                                                      or batch.get(own[0]["n"]) == batch.get(frame.post, -1)
+                                                      and together(own[0], position)):
                 emit(own.pop(0))
             while receives and held.get(receives[0]["n"], -1) < position:
                 emit(receives.pop(0))

@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from roce_soc import opcodes as op
 from roce_soc.opcodes import EXT_HEADERS
 from test.model.conditions import FrameConditions
-from test.model.packet import parse
 
 NETWORK_FIELDS = ("dst_mac", "src_mac", "vlan", "ip_version", "src_ip", "dst_ip", "tos", "ttl", "flow_label",
                   "ip_id", "ip_flags", "sport", "dport", "udp_checksum")
@@ -276,8 +275,3 @@ def _holds(entry, read):
     if entry.get("hex") is not None:
         return data.hex() == entry["hex"]
     return hashlib.sha256(data).hexdigest() == entry["sha256"]
-
-
-def packets_of(frames):
-    """RoCE packets among frames that an engine sent; others (ARP, ND) are left out."""
-    return [packet for packet in map(parse, frames) if packet is not None]

@@ -13,18 +13,26 @@ An engine has these methods (ModelEngine below is the reference model; a compile
     post_recv(qpn, event)       wr_id, va, length, lkey
     post_send(qpn, fields, event)   fields of test.model.qp.SendRequest; BIND_MW: see event
     feed(frame)                 a frame arrives; several may be fed before the next frames()
-    frames()                    frames sent since the last call, after what can be done now is done
+    frames()                    [(time in ns, frame)] sent since the last call, after what can be done now is done
+    fed()                       times in ns at which fed frames had gone in, one for each since the last call, in order
     wait()                      let time pass up to the next timer or a bound; False: nothing will happen.
                                 Asked only where the capture shows a pause or an RNR NAK before the frame due
     completions()               dicts {qpn, wr_id, status, opcode, byte_len, imm, inv_rkey, src_qpn, flags,
                                 vendor_err} since the last call; status and opcode by name, imm as on the wire in hex
+                                `queue` is the QPN whose completion queue it was in, where that is known
     state(qpn)                  name of the QP's state
+    rest()                      let time pass beyond every timer that could still run; True: something happened
+    strays()                    texts: what was written outside of regions and rings
 """
+from collections import deque
+
 from test.model.capture import OTHER, access_bits, fill_bytes
 from test.model.conditions import CompletionConditions, History
-from test.model.compare import FrameMatcher, Report, compare_completions, compare_memory, packets_of
+from test.model.compare import FrameMatcher, Report, compare_completions, compare_memory
 from test.model.endpoint import Endpoint
+from test.model.packet import parse
 from test.model.qp import PROFILES
+from test.model.waits import Causes, Waits
 from test.reference.rulings import rulings_for
 
 from roce_soc import opcodes as op
@@ -36,7 +44,7 @@ class ModelEngine:
     """The reference model as an engine to play captures with; pad_frames fills frames to 60 bytes."""
     def __init__(self, profile="standard", pad_frames=False):
         self.profile, self.pad_frames = PROFILES[profile], pad_frames
-        self.now, self.done = 0, []
+        self.now, self.done, self.went_in = 0, [], []
 
     def setup(self, capture, side):
         pairs = capture.queue_pairs(side)
@@ -68,10 +76,20 @@ class ModelEngine:
 
     def feed(self, frame):
         self.endpoint.rx(frame, self.now)
+        self.went_in.append(self.now)
 
     def frames(self):
-        frames = self.endpoint.tx(self.now)
-        return [f + bytes(max(0, 60 - len(f))) for f in frames] if self.pad_frames else frames
+        return [(self.now, f + bytes(max(0, 60 - len(f))) if self.pad_frames else f) for f in self.endpoint.tx(self.now)]
+
+    def fed(self):
+        times, self.went_in = self.went_in, []
+        return times
+
+    def rest(self):
+        return self.wait()
+
+    def strays(self):
+        return []
 
     def wait(self):
         deadline = self.endpoint.next_deadline()
@@ -105,7 +123,9 @@ class Player:
         self.history  = History(capture, side)
         self.report   = Report(capture.name, side, profile)
         self.done     = []
-        self.pauses   = self._pauses()
+        self.waits    = Waits(capture, side)
+        self.causes   = Causes(capture, side, self.history)
+        self.went_in  = deque()        # numbers of fed frames whose time is not known yet.
         own           = [f for f in capture.frames[side] if f.sender == side]
         self.matchers = {}
         for key in {self._key(f.packet) for f in own}:
@@ -121,6 +141,7 @@ class Player:
             getattr(self, "_" + step.kind)(step)
         if not self.report.differences:
             self._collect()
+            self._linger()
             for matcher in self.matchers.values():
                 matcher.finish()
             self._compare_completions()
@@ -132,44 +153,49 @@ class Player:
         row = op.OPCODES.get(packet.opcode)
         return packet.dest_qpn, row is not None and row.is_response
 
-    def _pauses(self):
-        """Numbers of own requests that a timer may have sent: half an ACK time-out after the QP's last
-        request or response, or after an RNR NAK."""
-        pauses, last, refused = set(), {}, {}
-        pairs   = self.capture.queue_pairs(self.side)
-        peer_of = {qp["qpn"]: qp["dest_qpn"] for qp in pairs}
-        timeout = {qp["dest_qpn"]: op.ack_timeout_ns(qp["timeout"]) for qp in pairs}
-        for frame in self.capture.frames[self.side]:
-            own, (qpn, response) = frame.sender == self.side, self._key(frame.packet)
-            if own == response:
-                continue                      # the QP's other half.
-            qpn = qpn if own else peer_of.get(qpn)
-            if own:
-                gap = frame.time_ns - last.get(qpn, frame.time_ns)
-                if refused.get(qpn) or 0 < timeout.get(qpn, 0) <= 2*gap:
-                    pauses.add(frame.number)
-            else:
-                refused[qpn] = op.syndrome_class(frame.packet.syndrome) == "RNR"
-            last[qpn] = frame.time_ns
-        return pauses
+    def _differ(self, text):
+        self.report.differences.append(f"  {self.side} {text}")
 
     def _collect(self):
         """Take what the engine sent and completed; True where it sent something."""
-        packets = packets_of(self.engine.frames())
-        for packet in packets:
+        sent = self.engine.frames()
+        for ns in self.engine.fed():
+            self.waits.passed(self.went_in.popleft(), ns)
+        for ns, frame in sent:
+            packet = parse(frame)
+            if packet is None:
+                continue                      # ARP, ND.
             key = self._key(packet)
             if key not in self.matchers:
                 self.matchers[key] = FrameMatcher([], self.rulings, self.report, self.history)
-            self.matchers[key].add(packet)
-        self.done += self.engine.completions()
-        return bool(packets)
+            frame = self.matchers[key].add(packet)
+            wrong = frame and self.waits.passed(frame.number, ns)
+            if wrong:
+                self._differ(wrong)
+        done = self.engine.completions()
+        for completion in done:
+            if completion.get("queue", completion["qpn"]) != completion["qpn"]:
+                self._differ(f"completion of QP {completion['qpn']:#x} in the queue of QP {completion['queue']:#x}")
+            if self.causes.early(completion):
+                self._differ(f"completed wr_id {completion['wr_id']} before what completes it had come")
+        self.done += done
+        return bool(sent)
+
+    def _linger(self):
+        """Nothing is to come any more, however long one waits; everything was written where it may be."""
+        for _ in range(4):
+            moved = self.engine.rest()
+            if not (self._collect() or moved) or self.report.differences:
+                break
+        for text in self.engine.strays():
+            self._differ(text)
 
     def _settle(self):
         """Wait for every frame that is due."""
         self._collect()
         for matcher in self.matchers.values():
             while matcher.waiting() and not self.report.differences:
-                may_wait = matcher.expected[matcher.next].number in self.pauses
+                may_wait = matcher.expected[matcher.next].number in self.waits.before
                 if not self._collect() and not (may_wait and self.engine.wait()):
                     matcher.skip_due()
 
@@ -184,6 +210,8 @@ class Player:
             self._settle()
         if not self.report.differences:
             self.history.feed(step.frame.packet)
+            self.causes.feed()
+            self.went_in.append(step.frame.number)
             self.engine.feed(step.frame.frame)
 
     def _recv(self, step):
@@ -220,6 +248,9 @@ class Player:
     # Completions ----------------------------------------------------------------------------------
 
     def _compare_completions(self):
+        wrong = self.causes.disorder(self.done)
+        if wrong:
+            self._differ("completed wr_id {} before wr_id {}".format(*(c["wr_id"] for c in wrong)))
         for qp in self.capture.qps:
             qpn, name = qp[self.side]["qpn"], qp["name"]
             posted    = {kind: {e["wr_id"]: e for e in self.capture.events

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What must pass in time while a capture is played: waits before repetitions, and what completions come after.
+
+Ref: InfiniBand Architecture vol. 1 ch. 9.7.5.2.8 (RNR wait), 9.7.6.1.3 (ACK time-out: at least T, at most 4T).
+"""
+from collections import namedtuple
+
+from roce_soc import opcodes as op
+
+LONGEST = 4            # times the nominal wait.
+SLACK   = 500_000      # ns beside that for the way through an engine.
+
+Wait = namedtuple("Wait", "what ns earliest latest")     # earliest, latest: frames from which it may count.
+
+
+def is_response(packet):
+    """True for ACKNOWLEDGE and whatever else answers."""
+    row = op.OPCODES.get(packet.opcode)
+    return row is not None and row.is_response
+
+
+class Waits:
+    """Which own frames of a capture stand behind a timer, and whether the engine kept to it.
+
+    `before` holds {number of a frame: Wait}: requests that are sent again after an RNR wait or an ACK time-out. A sequence NAK
+    that comes while an RNR wait runs does not end it; an answer to the refused PSN or beyond does.
+    """
+    def __init__(self, capture, side):
+        self.before, self.times = {}, {}
+        pairs = {qp["dest_qpn"]: qp for qp in capture.queue_pairs(side)}
+        own_of = {qp["qpn"]: peer for peer, qp in pairs.items()}
+        states = {peer: {"low": None, "last": None, "end": None, "refused": None} for peer in pairs}
+        for frame in capture.frames[side]:
+            packet, own = frame.packet, frame.sender == side
+            peer = packet.dest_qpn if own else own_of.get(packet.dest_qpn)
+            if peer not in states or own == is_response(packet):
+                continue                       # another QP's, or the QP's other half.
+            if own:
+                self._request(states[peer], frame, pairs[peer])
+            else:
+                self._response(states[peer], frame)
+            states[peer]["last"] = frame
+
+    def _request(self, state, frame, qp):
+        packet = frame.packet
+        count  = op.packets(packet.dma_length, qp["pmtu"]) if packet.name == "RC_READ_REQUEST" else 1
+        if state["end"] is not None and op.psn_diff(packet.psn, state["end"]) <= 0:
+            ack = op.ack_timeout_ns(qp["timeout"])
+            refused = state["refused"]
+            if refused:
+                self.before[frame.number] = Wait("RNR wait", op.RNR_TIMER_10US[refused.packet.syndrome & op.SYNDROME_VALUE_MASK]*10_000,
+                    refused.number, refused.number)
+            elif 0 < ack <= 2*(frame.time_ns - state["last"].time_ns):
+                self.before[frame.number] = Wait("ACK time-out", ack, state["low"], state["last"].number)
+            state.update(refused=None, low=frame.number)
+        elif state["low"] is None:
+            state["low"] = frame.number
+        state["end"] = (packet.psn + count - 1) & op.PSN_MASK
+
+    @staticmethod
+    def _response(state, frame):
+        packet, refused = frame.packet, state["refused"]
+        kind = op.syndrome_class(packet.syndrome) if "AETH" in packet.headers else "ACK"
+        if kind == "RNR":
+            state["refused"] = frame
+        elif kind == "ACK":
+            state["low"] = frame.number
+            if refused and op.psn_diff(packet.psn, refused.packet.psn) >= 0:
+                state["refused"] = None
+
+    def passed(self, number, ns):
+        """Frame `number` went in or out at `ns`; text of what is wrong with that, or None."""
+        self.times[number] = ns
+        wait = self.before.get(number)
+        if wait is None or not {wait.earliest, wait.latest} <= self.times.keys():
+            return None
+        longest, shortest = ns - self.times[wait.earliest], ns - self.times[wait.latest]
+        if longest < wait.ns - wait.ns//64:
+            return f"{wait.what} of {wait.ns} ns: frame {number} came after {longest} ns"
+        if shortest > LONGEST*wait.ns + SLACK:
+            return f"{wait.what} of {wait.ns} ns: frame {number} came after {shortest} ns"
+        return None
+
+
+class Causes:
+    """Which fed frames a good completion stands behind.
+
+    Frames that are fed with nothing of the own side between them are a batch: they have no order towards completions.
+    """
+    def __init__(self, capture, side, history):
+        self.fed, self.windows = 0, {}
+        batch, own, fed = 0, False, []
+        for frame in capture.frames[side]:
+            if frame.sender == side:
+                own = True
+                continue
+            batch, own = batch + own, False
+            fed.append((batch, frame.packet))
+        self.batches = [b for b, _ in fed]
+        for qp in capture.queue_pairs(side):
+            if qp["qp_type"] != "RC":
+                continue
+            mine = [(b, p) for b, p in fed if p.dest_qpn == qp["qpn"]]
+            for event in capture.posts(side, qp["name"]):
+                end = (event["psn"] + event["psns"] - 1) & op.PSN_MASK
+                at  = [b for b, p in mine if is_response(p) and op.psn_diff(p.psn, end) >= 0
+                       and ("AETH" not in p.headers or op.syndrome_class(p.syndrome) == "ACK")]
+                self._window(qp["qpn"], event["wr_id"], at[:1])
+            for event in capture.events:
+                if event["ev"] == "post_recv" and event["side"] == side and event["qp"] == qp["name"]:
+                    post = history.post_of(event)
+                    end  = None if post is None else (post["psn"] + post["psns"] - 1) & op.PSN_MASK
+                    self._window(qp["qpn"], event["wr_id"], [b for b, p in mine if not is_response(p) and p.psn == end])
+
+    def _window(self, qpn, wr_id, at):
+        # A number that both queues use says nothing.
+        self.windows[qpn, wr_id] = (at[0], at[-1]) if at and (qpn, wr_id) not in self.windows else None
+
+    def feed(self):
+        """One more frame went in."""
+        self.fed += 1
+
+    def early(self, completion):
+        """True where nothing that has gone in can be the cause of a completion."""
+        window = self.windows.get((completion["qpn"], completion["wr_id"]))
+        now    = self.batches[self.fed - 1] if self.fed else -1
+        return completion["status"] == "SUCCESS" and window is not None and window[0] > now
+
+    def disorder(self, completions):
+        """Two completions of one QP, whatever their queues, that came in another order than their causes; or None."""
+        latest = {}
+        for completion in completions:
+            window = self.windows.get((completion["qpn"], completion["wr_id"]))
+            if completion["status"] != "SUCCESS" or window is None:
+                continue
+            before = latest.get(completion["qpn"])
+            if before and window[1] < before[0]:
+                return before[1], completion
+            if not before or window[0] > before[0]:
+                latest[completion["qpn"]] = window[0], completion
+        return None
