@@ -9,6 +9,8 @@ from roce_soc import opcodes as op
 
 LONGEST = 4            # times the nominal wait.
 SLACK   = 500_000      # ns beside that for the way through an engine.
+# Work requests that complete with data of their own.
+ANSWERED = ("RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD")
 
 Wait = namedtuple("Wait", "what ns earliest latest")     # earliest, latest: frames from which it may count.
 
@@ -29,12 +31,12 @@ class Waits:
         self.before, self.times = {}, {}
         pairs = {qp["dest_qpn"]: qp for qp in capture.queue_pairs(side)}
         own_of = {qp["qpn"]: peer for peer, qp in pairs.items()}
-        states = {peer: {"low": None, "last": None, "end": None, "refused": None} for peer in pairs}
+        states = {peer: {"low": None, "last": None, "end": None, "refused": None, "owed": {}} for peer in pairs}
         for frame in capture.frames[side]:
             packet, own = frame.packet, frame.sender == side
             peer = packet.dest_qpn if own else own_of.get(packet.dest_qpn)
-            if peer not in states or own == is_response(packet):
-                continue                       # another QP's, or the QP's other half.
+            if peer not in states or own == is_response(packet) or packet.icrc_ok is False:
+                continue                       # another QP's, the QP's other half, or nobody's.
             if own:
                 self._request(states[peer], frame, pairs[peer])
             else:
@@ -56,13 +58,22 @@ class Waits:
         elif state["low"] is None:
             state["low"] = frame.number
         state["end"] = (packet.psn + count - 1) & op.PSN_MASK
+        if packet.name in ("RC_READ_REQUEST", "RC_CMP_SWAP", "RC_FETCH_ADD"):
+            state["owed"].setdefault(state["end"], packet.psn)     # last PSN: PSN of the data that is to come next.
 
     @staticmethod
     def _response(state, frame):
         packet, refused = frame.packet, state["refused"]
         kind = op.syndrome_class(packet.syndrome) if "AETH" in packet.headers else "ACK"
+        last, due = next(iter(state["owed"].items()), (None, None))
+        if packet.name != "RC_ACKNOWLEDGE" and packet.psn == due:
+            state["owed"][last] = (due + 1) & op.PSN_MASK
+            if due == last:
+                del state["owed"][last]
         if kind == "RNR":
-            state["refused"] = frame
+            # Behind data that is still owed it says that this data was lost, no more.
+            if not any(op.psn_diff(packet.psn, owed) > 0 for owed in state["owed"]):
+                state["refused"] = frame
         elif kind == "ACK":
             state["low"] = frame.number
             if refused and op.psn_diff(packet.psn, refused.packet.psn) >= 0:
@@ -97,24 +108,39 @@ class Causes:
             batch, own = batch + own, False
             fed.append((batch, frame.packet))
         self.batches = [b for b, _ in fed]
+        fed = [(n, p) for n, (_, p) in enumerate(fed) if p.icrc_ok is not False]
         for qp in capture.queue_pairs(side):
             if qp["qp_type"] != "RC":
                 continue
-            mine = [(b, p) for b, p in fed if p.dest_qpn == qp["qpn"]]
+            mine = [(n, p) for n, p in fed if p.dest_qpn == qp["qpn"]]
+            low = high = -1                     # completions of a send queue stand in the order of its posts.
             for event in capture.posts(side, qp["name"]):
                 end = (event["psn"] + event["psns"] - 1) & op.PSN_MASK
-                at  = [b for b, p in mine if is_response(p) and op.psn_diff(p.psn, end) >= 0
-                       and ("AETH" not in p.headers or op.syndrome_class(p.syndrome) == "ACK")]
-                self._window(qp["qpn"], event["wr_id"], at[:1])
+                at  = [n for n, p in mine if is_response(p) and self._answers(event, end, p)]
+                if at:
+                    # What acknowledges a post before the data of an earlier one is there, is not heard.
+                    heard     = at[-1:] if event["opcode"] in ANSWERED else [n for n in at if n >= high] or at[-1:]
+                    low, high = max(low, at[0]), max(high, heard[0])
+                self._window(qp["qpn"], event["wr_id"], [low, high] if at else [])
             for event in capture.events:
                 if event["ev"] == "post_recv" and event["side"] == side and event["qp"] == qp["name"]:
                     post = history.post_of(event)
                     end  = None if post is None else (post["psn"] + post["psns"] - 1) & op.PSN_MASK
-                    self._window(qp["qpn"], event["wr_id"], [b for b, p in mine if not is_response(p) and p.psn == end])
+                    self._window(qp["qpn"], event["wr_id"], [n for n, p in mine if not is_response(p) and p.psn == end])
+
+    @staticmethod
+    def _answers(event, end, packet):
+        """True where a response may be what completes a post: READs and atomics need their own data, others all that acknowledges
+        their last PSN; a NAK acknowledges what is before its own."""
+        ahead = op.psn_diff(packet.psn, end)
+        if event["opcode"] in ANSWERED:
+            return ahead == 0 and packet.name != "RC_ACKNOWLEDGE"
+        nak = "AETH" in packet.headers and op.syndrome_class(packet.syndrome) != "ACK"
+        return ahead > 0 or ahead == 0 and not nak
 
     def _window(self, qpn, wr_id, at):
         # A number that both queues use says nothing.
-        self.windows[qpn, wr_id] = (at[0], at[-1]) if at and (qpn, wr_id) not in self.windows else None
+        self.windows[qpn, wr_id] = (self.batches[at[0]], self.batches[at[-1]]) if at and (qpn, wr_id) not in self.windows else None
 
     def feed(self):
         """One more frame went in."""
