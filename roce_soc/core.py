@@ -190,11 +190,11 @@ class RoCECore(LiteXModule):
             send.walker.drained_clear.eq(command.drain_begins), send.walker.drained_qpi.eq(command.qpi),
             command.drained.eq(send.walker.is_drained(command.qpi)),
             cq.event.connect(eq.get_port()),
-            responder.cqe.connect(cq.get_port()),
+            responder.cqe.connect(cq.get_port(responder.cqes_held)),
             # The first port's.
             responder.outcome.valid.eq(cq.outcome.valid & (cq.outcome.client == 0)),
             responder.outcome.lost.eq(cq.outcome.lost),
-            send.walker.cqe.connect(cq.get_port()),
+            send.walker.cqe.connect(cq.get_port(send.walker.buffer.source.valid)),
             command.mr_write.connect(mr.write),
             command.cq_write.connect(cq.write),
             command.rq_write.connect(rq.write),

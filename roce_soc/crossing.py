@@ -8,6 +8,8 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream, wishbone
 
+from roce_soc.bounds import counted
+
 
 # FrameEnd -----------------------------------------------------------------------------------------
 
@@ -228,6 +230,8 @@ class Query(LiteXModule):
 
         question_in, question = link.add_stream([("index", index_width)], to_far=True, depth=4)
         answer_in, answer     = link.add_stream([("value", width)], to_far=False, depth=4)
+        self.submodules += ClockDomainsRenamer(link.far.domain)(
+            counted(answer_in, "answers: one question at a time", unless=link.far.stop))
         waiting, asked        = Signal(), Signal()
         near, far             = getattr(self.sync, link.near.domain), getattr(self.sync, link.far.domain)
         self.comb += [

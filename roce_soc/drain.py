@@ -8,6 +8,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import Bound
 from roce_soc.common import ctl_description
 
 VERDICT_CLOCKS = 4     # clocks behind a verdict in which its record reaches its FIFO.
@@ -58,6 +59,8 @@ class Drain(LiteXModule):
                     ),
                 ]
                 waiting.append((phase == n + 1) & (left != 0))
+                self.submodules += Bound((less & ~more & (flying == 0)) | (more & ~less & (flying == 2**width - 1)),
+                    "things under way: each ends once, fewer than 2^width at a time")
         self.comb += [
             busy.eq(reduce(or_, waiting) if waiting else 0),
             load.eq(self.wait & ~busy & (phase != n_phases)),
@@ -97,6 +100,8 @@ class ReceiveDrain(LiteXModule):
         self.sync += late.eq(Cat(verdict, late))
         self.drain = drain = Drain([[(head, late[-1]), (sink.valid & sink.ready, source.valid & source.ready)]
             for sink, source in zip(stored, records)])
+        self.submodules += [Bound(sink.valid & sink.ready & ~verdict & (late == 0), "records: stored within VERDICT_CLOCKS of the verdict")
+            for sink in stored]
         self.comb += [
             drain.wait.eq(self.ctl.valid),
             self.ctl.ready.eq(drain.done),

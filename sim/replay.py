@@ -6,7 +6,7 @@
 
 The other side's frames are fed when every frame that our side sent before them has come; retries come
 from the engine's own timers on a scaled tick. Compared: headers, PSNs, syndromes, MSNs, payload,
-completions with their QPN and order, memory in and outside of the regions, RNR waits and ACK time-outs in ticks; after
+completions with their QPN and order, asynchronous events, memory in and outside of the regions, RNR waits and ACK time-outs in ticks; after
 the last step it runs on, and nothing more may come. Differences that the standard allows are data (test/reference/rulings.py).
 Exit status: 0 agrees, 1 differs, 2 bad argument or incomplete capture.
 """
@@ -14,6 +14,7 @@ import argparse
 import json
 import pathlib
 import sys
+from collections import Counter
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from sim import env  # noqa: E402
@@ -34,6 +35,11 @@ TICK_CYCLES = 1          # one clock a tick: 67 ms are 262144 clocks.
 TICK_NS     = 256
 
 
+def _is_new(phase, consumer):
+    """True where an entry with this phase bit is one that the consumer index has not passed yet."""
+    return phase != (consumer >> RING_LOG2) % 2
+
+
 class EngineUnderReplay:
     """The compiled engine behind the interface that test.model.replay plays captures with.
 
@@ -45,6 +51,11 @@ class EngineUnderReplay:
         self.qps, self.regions, self.sent = {}, {}, []
         self.extents = []        # (address, bytes) that may be written: regions and completion queues.
         self.posted  = False
+        self.cqs     = {}        # CQ number: its QP, whose completion queue it alone is.
+        self.armed   = {}        # QPN: completions that were taken when its queue was asked for an event.
+        self.taken   = Counter()
+        self.events_seen = []
+        self.eqes    = 0         # events that were taken from the ring.
         self.linger  = linger
 
     def setup(self, capture, side):
@@ -74,7 +85,12 @@ class EngineUnderReplay:
                     "max_dest_rd_atomic", "pkey", "pd")}, access=qp["access"] & verbs.ACCESS_QP)
             for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
                 made.modify(state)
-            self.qps[qp["qpn"]] = made
+            self.qps[qp["qpn"]] = self.cqs[cq.index] = made
+        self.ring = roce.allocate(abi.EQE_BYTES << RING_LOG2, "event queue")
+        self.extents.append((self.ring, abi.EQE_BYTES << RING_LOG2))
+        roce.command(abi.CMD_WRITE_EQ, abi.pack_args(abi.EQ_ARGS, index=0, valid=1, log2=RING_LOG2, addr=self.ring))
+        for qpn in self.qps:
+            self._arm(qpn)
         longest      = 16*max((1 << qp["timeout"] for qp in capture.queue_pairs(side) if qp["timeout"]), default=0)*TICK_CYCLES
         self.timeout = 2*longest + 200_000
         self.beyond  = int(self.linger*longest)
@@ -146,22 +162,65 @@ class EngineUnderReplay:
                 return True
         return False
 
+    def _arm(self, qpn):
+        self.armed[qpn] = self.taken[qpn]
+        self.qps[qpn].send_cq.arm()
+
     def _collect(self):
+        """Takes events, then completions: what an event tells of is there when it is."""
+        self._look()
         for qp in self.qps.values():
-            self.sent += [(qp.qpn, entry) for entry in qp.send_cq.poll()]
+            done = qp.send_cq.poll()
+            self.taken[qp.qpn] += len(done)
+            now  = self.bench.sim.cycles()*TICK_NS//TICK_CYCLES
+            self.sent += [(qp.qpn, now, entry) for entry in done]
+            if done and qp.qpn not in self.armed:
+                self._arm(qp.qpn)
         return bool(self.sent)
+
+    def _look(self):
+        """Events of the ring, each beside the completions that are there."""
+        while True:
+            entry = abi.unpack(abi.EQE, self.engine.read_memory(self.ring + abi.EQE_BYTES*(self.eqes % (1 << RING_LOG2)), abi.EQE_BYTES))
+            if not _is_new(entry["phase"], self.eqes):
+                return
+            self.eqes += 1
+            self.engine.doorbell(0, abi.DOORBELL_EQ, 0, self.eqes)
+            name = next(n[6:] for n, value in vars(abi).items() if n.startswith("EVENT_") and value == entry["type"])
+            if name == "COMPLETION":
+                qp = self.cqs[entry["queue"]]
+                at = qp.send_cq.addr + abi.CQE_BYTES*(qp.send_cq.consumer % (1 << RING_LOG2))
+                there = _is_new(self.engine.read_memory(at + abi.CQE_BYTES - 1, 1)[0] & 1, qp.send_cq.consumer)
+                more  = there or self.taken[qp.qpn] > self.armed.pop(qp.qpn, 1 << 16)
+                self.events_seen.append(("COMPLETION" if more else "BARE_COMPLETION", qp.qpn))
+                self.armed.pop(qp.qpn, None)
+                if not there:
+                    self._arm(qp.qpn)
+            else:
+                qpn = next((qp.qpn for qp in self.qps.values() if qp.index == entry["queue"]), entry["queue"])
+                self.events_seen.append((name, qpn))
+
+    def events(self):
+        self._look()
+        seen, self.events_seen = self.events_seen, []
+        return seen
+
+    def asked(self):
+        self.bench.step(QUIET)
+        self._look()
+        return [qpn for qpn, taken in self.armed.items() if self.taken[qpn] > taken]
 
     def completions(self):
         self._collect()
         done, self.sent = self.sent, []
         return [{
-            "qpn": e["qpn"], "queue": qpn, "wr_id": e["wr_id"], "status": verbs.WC_STATUS_NAMES[e["status"]],
+            "qpn": e["qpn"], "queue": qpn, "ns": ns, "wr_id": e["wr_id"], "status": verbs.WC_STATUS_NAMES[e["status"]],
             "opcode": verbs.WC_OPCODE_NAMES[e["opcode"]],
             "byte_len": e["byte_len"], "imm": f"{e['imm']:08x}" if e["flags"] & verbs.WC_FLAG_WITH_IMM else None,
             "inv_rkey": e["imm"] if e["flags"] & verbs.WC_FLAG_WITH_INV else None, "src_qpn": e["src_qp"] or None,
             "vendor_err": e["vendor_err"],
             "flags": [name for bit, name in ((1, "GRH"), (2, "WITH_IMM"),
-            (8, "WITH_INV")) if e["flags"] & bit]} for qpn, e in done]
+            (8, "WITH_INV")) if e["flags"] & bit]} for qpn, ns, e in done]
 
     def state(self, qpn):
         return STATES[self.qps[qpn].query()["state"]][3:]

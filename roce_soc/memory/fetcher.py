@@ -8,6 +8,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import counted
 from roce_soc.common import (
     DATA_BYTES, DATA_WIDTH, IN_FLIGHT, PAGE_BYTES, TAG_WIDTH, memory_command_description, tx_packet_description)
 from roce_soc.memory.port import DEPTH, MemoryReadPort, StreamChoice
@@ -165,6 +166,7 @@ class PayloadFetcher(LiteXModule):
 
         # Issue: only with room for every beat of the answer.
         self.fifo   = fifo = PayloadFIFO(payload_description(self.dw), payload_beats)
+        self.submodules += counted(fifo, "beats asked for: `free`")
         free        = Signal(max=payload_beats + 1, reset=payload_beats)
         outstanding = Signal(max=self.max_reads + 1)
         able, issued, popped, answered = Signal(), Signal(), Signal(), Signal()

@@ -9,6 +9,7 @@ from migen.genlib.roundrobin import RoundRobin, SP_CE
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import counted
 from roce_soc.common import (
     DATA_BYTES, DATA_WIDTH, IN_FLIGHT, PAGE_BYTES, QPI_WIDTH, TAG_WIDTH, TARGET_WIDTH,
     memory_command_description, place_description, place_done_description, where_description)
@@ -91,6 +92,9 @@ class PayloadPlacer(LiteXModule):
         self.order  = order = BypassFIFO([("client", client_bits), ("empty", 1)], RECORDS)
         self.wheres = [BypassFIFO(where_description(), RECORDS) for _ in self.clients]
         self.submodules += self.wheres
+        # Addresses that come with the records have as many places as the records; others wait for their own FIFO.
+        self.submodules += [counted(where, "addresses: no more than records in `order`")
+            for where, client in zip(self.wheres, self.clients) if not client.late]
         record     = Record(place_description().payload_layout)
         offered, able, taken = Signal(), Signal(), Signal()
         self.comb += [
@@ -100,7 +104,6 @@ class PayloadPlacer(LiteXModule):
                 [getattr(record, name).eq(getattr(c.sink, name)) for name, _ in record.layout],
                 c.sink.ready.eq(able & (self.fetch.ready | ~record.has_slot)),
             ) for i, c in enumerate(self.clients)],
-            # Addresses that come with the records have as many places as the records.
             able.eq(jobs.sink.ready & order.sink.ready),
             self.fetch.valid.eq(offered & able & record.has_slot),
             self.fetch.first.eq(1),
@@ -136,6 +139,7 @@ class PayloadPlacer(LiteXModule):
         self.job    = job = stream.Endpoint([("offset", 6), ("length", 13), ("qpi", QPI_WIDTH), ("crosses", 1)]
             + where_description().payload_layout)
         self.counts = counts = stream.SyncFIFO([("commands", 2)], 2*RECORDS)
+        self.submodules += counted(counts, "packets with commands out: no more than records in `order`")
         where, crosses, load = stream.Endpoint(where_description()), Signal(), Signal()
         self.comb += [
             Case(jobs.source.client, {**{i: [
@@ -252,6 +256,7 @@ class PayloadPlacer(LiteXModule):
     def _do_acknowledge(self, order):
         """Counts acknowledges into the packet at the head of the order."""
         self.acks = acks = BypassFIFO([("err", 2)], 2*RECORDS)
+        self.submodules += counted(acks, "acknowledges: two commands at most for each record in `order`")
         seen, err = Signal(2), Signal(2)
         err_now, complete = Signal(2), Signal()
         enough, last = Signal(), Signal()

@@ -9,6 +9,7 @@ from migen.genlib.roundrobin import RoundRobin, SP_CE
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import counted
 from roce_soc.common import DATA_BYTES, DATA_WIDTH, PAGE_BYTES, TAG_WIDTH, TARGET_WIDTH, memory_wack_description
 from roce_soc.memory.port import DEPTH, MemoryReadPort, MemoryWriteArbiter, MemoryWritePort, beats_of
 from roce_soc.memory.watchdog import TIMEOUT_CYCLES, MemoryNoTarget, MemoryReadTimeout, MemoryWriteTimeout
@@ -35,6 +36,7 @@ class MemoryWriteSplit(LiteXModule):
         self.acks  = [BypassFIFO(memory_wack_description(), depth) for _ in ways]
         for n, acks in enumerate(self.acks):
             setattr(self.submodules, f"acks{n}", acks)
+        self.submodules += [counted(acks, "acknowledges of a way: its commands in `order`, which has as many places") for acks in self.acks]
         way, current = Signal(max=max(n_ways, 2)), Signal(max=max(n_ways, 2))
         open_, ended, able, taken = Signal(), Signal(), Signal(), Signal()
         self.comb += [
@@ -146,6 +148,7 @@ class MemoryReadSplit(LiteXModule):
             buffer = stream.SyncFIFO(layout, read_beats, buffered=True)
             setattr(self.submodules, f"buffer{n}", buffer)
             self.buffers.append(buffer)
+            self.submodules += counted(buffer, "beats asked for: `free`")
             free   = Signal(max=read_beats + 1, reset=read_beats)
             waits  = Signal(max=depth + 1)
             begun  = taken & (way == n)
@@ -170,6 +173,7 @@ class MemoryReadSplit(LiteXModule):
         self.comb += ends.eq(port.rdata.valid & port.rdata.last)
         if in_order:
             self.order = order = stream.SyncFIFO([("way", len(way))], depth*len(self.ways))
+            self.submodules += counted(order, "commands of all ways: `waits` of each")
             self.comb += [
                 order.sink.valid.eq(taken),
                 order.sink.way.eq(way),

@@ -10,6 +10,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc import opcodes
+from roce_soc.bounds import Bound
 from roce_soc.common import DATA_BYTES, DATA_WIDTH, MAX_FRAME, roce_wire_description, tx_sent_description
 from roce_soc.packet.align import LANE_BITS, expand, lanes_to
 from roce_soc.packet.encoder import frame_params
@@ -73,7 +74,10 @@ class FrameFIFO(LiteXModule):
         frames  = Signal(max=depth + 1)       # whole frames whose last beat has not left.
         some    = Signal()                    # there are any.
         ends, drops = Signal(), Signal()
+        held    = Signal(bits + 1)            # beats that are not in the RAM's output yet.
+        self.submodules += Bound(sink.valid & (held == depth), "beats: who writes has kept places by `free`", sink)
         self.comb += [
+            held.eq(produce - consume),
             sink.ready.eq(1),
             reserve.ready.eq(1),
             ends.eq(sink.valid & sink.last),
@@ -155,6 +159,7 @@ class ControlFIFO(LiteXModule):
 
         self.fifo = fifo = stream.SyncFIFO(layout, depth)
         straight  = Signal()
+        self.submodules += Bound(fifo.sink.valid & ~fifo.sink.ready, "beats: who writes has kept places by `free`", sink)
         self.comb += [
             sink.ready.eq(1),
             reserve.ready.eq(1),

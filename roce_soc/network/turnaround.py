@@ -5,6 +5,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import counted
 from roce_soc.common import DATA_WIDTH, MAX_FRAME, roce_wire_description
 from roce_soc.table import BypassFIFO
 
@@ -47,6 +48,7 @@ class RoCETurnaround(LiteXModule):
         # # #
 
         self.fifo = fifo = BypassFIFO(roce_wire_description(dw), WIRE_BEATS, frames=True)
+        self.submodules += counted(fifo, "beats of the wire: `full` and `cut` stop them before")
         inside_wire, inside_local = Signal(), Signal()
         take_local, may_local = Signal(), Signal()
         waited, due, was_local = Signal(max=PATIENCE + 1), Signal(), Signal()

@@ -8,6 +8,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import counted
 from roce_soc.common import (
     DATA_WIDTH, refusal_description, rx_beats_description, rx_packet_description, rx_verdict_description)
 from roce_soc.errors import ERRORS
@@ -80,6 +81,7 @@ class PacketBuffer(LiteXModule):
 
         # Free list: filled once by a walker, then by the reader.
         self.free = free = stream.SyncFIFO([("chunk", chunk_bits)], n_chunks, buffered=True)
+        self.submodules += counted(free, "chunks: there are n_chunks, each once in the list or in a packet")
         walker    = Signal(max=n_chunks + 1)
         release   = stream.Endpoint([("chunk", chunk_bits)])
         walking   = Signal()
@@ -147,6 +149,7 @@ class PacketBuffer(LiteXModule):
         # Frames that wait for their verdict.
         self.frames = frames = stream.SyncFIFO(
             [("head", chunk_bits), ("size", 7), ("overflow", 1), ("offset", 6)], FRAME_DEPTH)
+        self.submodules += counted(frames, "frames without a verdict: the decoder gives it within its latency, fewer than 32 clocks")
         ended, ended_offset = Signal(), Signal(6)
         self.sync += [
             ended.eq(sink.valid & sink.last),
@@ -169,6 +172,7 @@ class PacketBuffer(LiteXModule):
         self.requests  = requests  = BypassQueue(rx_packet_description(), RECORD_DEPTH)
         self.responses = responses = BypassQueue(rx_packet_description(), RECORD_DEPTH)
         self.drops     = drops     = stream.SyncFIFO([("slot", chunk_bits)], n_chunks, buffered=True)
+        self.submodules += counted(drops, "packets to drop: each has a chunk of n_chunks")
         good, room, has_slot = Signal(), Signal(), Signal()
         self.comb += [
             frames.source.ready.eq(v.valid),
@@ -246,6 +250,7 @@ class PacketBuffer(LiteXModule):
 
         # RAM output: two registers, then a small FIFO that always has room for what is under way.
         self.output = output = BypassFIFO([("data", dw)], 16, frames=True)
+        self.submodules += counted(output, "beats on their way: `pending`")
         flags   = [Record([("valid", 1), ("first", 1), ("last", 1)]) for _ in range(2)]
         q       = Signal(dw)
         pending = Signal(max=17)     # beats promised to `output`.

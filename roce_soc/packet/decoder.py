@@ -10,6 +10,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc import abi, opcodes
+from roce_soc.bounds import counted
 from roce_soc.common import (
     DATA_BYTES, DATA_WIDTH, roce_frame_description, roce_header_description, rx_beats_description,
     rx_verdict_description)
@@ -257,6 +258,8 @@ class RoCEDecoder(LiteXModule):
         fields = [(n, len(getattr(q3, n))) for n in names]
         self.records = records = BypassFIFO([("record", fields), ("broken", rules)], 32)
         self.tails   = tails   = BypassFIFO([("mac_error", 1), ("runt", 1)], 32)
+        for fifo in (records, tails):
+            self.submodules += counted(fifo, "frames in the ICRC checker: its answers come within its latency, fewer than 32 clocks")
         self.comb += [
             records.sink.valid.eq(q3_valid),
             [getattr(records.sink.record, n).eq(getattr(q3, n)) for n in names],

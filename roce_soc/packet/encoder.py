@@ -12,6 +12,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc import opcodes
+from roce_soc.bounds import counted
 from roce_soc.common import DATA_WIDTH, OWNER_ACK, OWNER_REQUESTER, QPI_WIDTH, tx_packet_description
 from roce_soc.packet import header
 from roce_soc.packet.align import ALL_LANES, LANE_BITS, ByteRotator, expand, lanes_from, lanes_to
@@ -99,6 +100,7 @@ class HeaderBuilder(LiteXModule):
         self.packet_ext,  self.packet_pad = Signal(max=header.MAX_EXT_BYTES + 1), Signal(2)
         self.packet_body  = Signal(LENGTH_BITS)      # extension headers, payload, pad.
         self.fifo = fifo  = BypassFIFO(self.source.description, HEADER_DEPTH)
+        self.submodules += counted(fifo, "packets: `pending`")
         self.comb += [
             sink.ready.eq(pending != HEADER_DEPTH),
             taken.eq(sink.valid & sink.ready),

@@ -11,6 +11,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc import abi
+from roce_soc.bounds import Bound, counted
 from roce_soc.common import (
     DATA_BYTES, DEFAULT_QPS, QPI_WIDTH, TARGET_WIDTH, cqe_description, ctl_description, doorbell_description,
     event_description, memory_command_description, memory_wack_description, memory_wdata_description, refusal_description,
@@ -106,10 +107,17 @@ class CompletionQueues(LiteXModule):
         self.outcome  = Record([("valid", 1), ("client", 2), ("lost", 1)])
         self.ready    = Signal()
 
-    def get_port(self):
-        """A new client port."""
+    def get_port(self, held=None):
+        """A new client port. `held`: completions that the client holds behind it, CLIENT_HOLDS at most: the drain relies on it."""
         sink = stream.Endpoint(cqe_description())
         self.sinks.append(sink)
+        if held is not None:
+            most = 2**value_bits_sign(held)[0] - 1
+            if most > CLIENT_HOLDS:
+                raise ValueError(f"a client must hold at most {CLIENT_HOLDS} completions, not {most}")
+            hidden = Signal(max=CLIENT_SHOWS + 2)      # clocks in which it has one and shows none.
+            self.sync += If(sink.valid | (held == 0), hidden.eq(0)).Elif(hidden <= CLIENT_SHOWS, hidden.eq(hidden + 1))
+            self.submodules += Bound(hidden > CLIENT_SHOWS, "a completion that a client holds is shown within CLIENT_SHOWS clocks")
         return sink
 
     def do_finalize(self):
@@ -220,6 +228,7 @@ class CompletionQueues(LiteXModule):
         out_layout = [("write", 1), ("mark", 1), ("target", TARGET_WIDTH), ("addr", 64), ("cqe", 256), ("fire", 1),
             ("type", 8), ("cqn", bits), ("life", 1)]
         self.out   = out = stream.SyncFIFO(out_layout, 8)
+        self.submodules += counted(out, "completions in the pipeline: `room`")
         mask       = Signal(16)
         bad_bell, lost = Signal(), Signal()
         waiting    = Signal()
@@ -333,6 +342,7 @@ class CompletionQueues(LiteXModule):
              ("qpi", log2_int(self.n_qps))], WRITES_OUTSTANDING)
         # Events wait here so that acknowledges are always taken.
         self.events = events = stream.SyncFIFO(event_description(), 2*WRITES_OUTSTANDING)
+        self.submodules += counted(events, "an event for each write outstanding, and one of a queue that died: `take`")
         cmd_done, data_done = Signal(), Signal()
         cmd_ok, data_ok, take = Signal(), Signal(), Signal()
         tag  = Signal(log2_int(WRITES_OUTSTANDING))
@@ -367,6 +377,7 @@ class CompletionQueues(LiteXModule):
         )
         # Acknowledges wait while what is no write, an event or a mark, leaves between two writes.
         self.wacks = wacks = stream.SyncFIFO(memory_wack_description(), WRITES_OUTSTANDING)
+        self.submodules += counted(wacks, "acknowledges: WRITES_OUTSTANDING, each has its entry in `acks`")
         failed, unseen, pop = Signal(), Signal(), Signal()
         loser, kill = self.losers.kicks[0], self.kill
         self.comb += [

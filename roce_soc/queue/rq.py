@@ -10,6 +10,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc import abi
+from roce_soc.bounds import counted
 from roce_soc.common import (
     PAGE_BYTES, QPI_WIDTH, TARGET_WIDTH, cqe_description, doorbell_description, memory_command_description,
     memory_rdata_description, refusal_description, ring_write_description)
@@ -119,6 +120,7 @@ class ReceiveQueues(LiteXModule):
         """Four clocks, one doorbell at a time: taken, row and counters read, distances, judged."""
         bell, bits = self.doorbell, self.bits
         self.bell_trigger = stream.SyncFIFO([("index", bits)], 4)
+        self.submodules += counted(self.bell_trigger, "doorbells: one in four clocks, with the level below 2")
         queue, index, page = Signal(16), Signal(16), Signal(8)
         stage = Signal(3)                     # one bit a clock behind the first.
         row   = Record(self.config.layout)
@@ -166,6 +168,13 @@ class ReceiveQueues(LiteXModule):
         self.tag_info     = StateTable([("index", bits), ("slot", log2_int(CACHE_DEPTH))], READS)
         self.tag_return   = stream.Endpoint([("tag", log2_int(READS))])
         self.rcmds        = rcmds = stream.SyncFIFO(memory_command_description(), 8)
+        self.submodules += [counted(fifo, kept_by) for fifo, kept_by in (
+            (self.room_trigger, "WQEs taken: one a clock at most, and this trigger goes first"),
+            (self.more_trigger, "turns on their way: three, with the level below 4"),
+            (work,              "queues: n_rqs, each at most once (`queued`)"),
+            (tags,              "tags: there are READS"),
+            (rcmds,             "turns on their way: three, with the level below 4"),
+        )]
         tag_walker        = Signal(max=READS + 1)
         trigger, pushing  = stream.Endpoint([("index", bits)]), Signal()
         self.comb += [
@@ -258,6 +267,7 @@ class ReceiveQueues(LiteXModule):
 
         # Clock 1: counter. A clear never meets a return of its own queue, but may meet another's: wait in a FIFO.
         self.returned = returned = stream.SyncFIFO([("index", bits)], 8)
+        self.submodules += counted(returned, "beats: one a clock, held back only in the clock of a clear")
         count = self.done.read(returned.source.index)
         step  = Signal()
         self.comb += [
@@ -271,6 +281,7 @@ class ReceiveQueues(LiteXModule):
         # Clock 2: wake-up. Each parked QP waits for one queue, so the FIFO holds all there can be. A queue that is taken
         # away wakes its QP too: the packet finds no receive then, and does not hold a parking place for ever.
         self.wakes = wakes = stream.SyncFIFO([("qpi", QPI_WIDTH)], self.n_rqs, buffered=True)
+        self.submodules += counted(wakes, "queues with a QP that waits: n_rqs (`waiting`)")
         check, index = Signal(), Signal(bits)
         place = Signal(bits)
         awake = Signal()

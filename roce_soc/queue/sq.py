@@ -8,6 +8,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import counted
 from roce_soc.common import (
     DATA_WIDTH, PAGE_BYTES, memory_command_description, memory_rdata_description)
 from roce_soc.queue.push import wqe_layout
@@ -125,6 +126,7 @@ class SendQueues(LiteXModule):
             fetch.urgent.qpi.eq(self.cursor_qpi),
         ]
         self.arrivals = stream.SyncFIFO([("qpi", bits)], ARRIVALS)
+        self.submodules += counted(self.arrivals, "kicks: two for each tag that is open, `free` keeps their places")
         self.open, self.done = Signal(FETCHES), Signal(FETCHES)      # reads, by tag: open; ended this clock.
         self.forget = forget = SendQueueForget(self.open, self.done, CACHE_SLOTS)
         self.ctl, self.ctl_done = forget.ctl, forget.ctl_done

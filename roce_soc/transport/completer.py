@@ -9,6 +9,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import counted
 from roce_soc.common import (
     IN_FLIGHT, ctl_description, place_description, place_done_description, refusal_description, rx_packet_description)
 from roce_soc.errors import index_of
@@ -64,6 +65,7 @@ class RoCECompleter(LiteXModule):
         self.results = results = stream.SyncFIFO(mr_port.result.description, 16)
         self.waits   = waits   = stream.SyncFIFO(
             [("record", 1), ("tell", 1), ("check", 1), ("psn", 24)] + item_description().payload_layout, PLACES)
+        self.submodules += counted(results, "works with a key: WORKS at most wait for their place")
         self.buffer  = buffer  = stream.Buffer(place_description())
         self.comb += [
             self.response.connect(decide.response),

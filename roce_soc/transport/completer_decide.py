@@ -10,6 +10,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.abi import QP_RTS, QP_SQD
+from roce_soc.bounds import counted
 from roce_soc.common import (
     TICKS_PER_10US, ctl_description, mr_request_description, refusal_description, rx_packet_description)
 from roce_soc.errors import ROW_WIDTH, index_of
@@ -83,6 +84,8 @@ class CompleterDecide(LiteXModule):
         self.state  = state
         self.works  = stream.SyncFIFO(work_layout(), WORKS, buffered=True)
         self.checks = stream.SyncFIFO(mr_request_description(), WORKS)
+        self.submodules += counted(self.works, "visits on their way: `room` keeps STAGES + 2 places")
+        self.submodules += counted(self.checks, "works with a key, which `works` counts too")
         self.ports  = {
             "conn"      : context.get_port(),
             "row"       : state.completer.get_port(),

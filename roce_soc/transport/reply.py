@@ -10,6 +10,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import counted
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, MAX_QPS, MAX_READS, QPI_WIDTH, refusal_description
 from roce_soc.opcodes import (
     ACK_UNLIMITED, NAK_PSN_SEQUENCE, RC_ACKNOWLEDGE, RC_READ_RESPONSE_FIRST, RC_READ_RESPONSE_LAST,
@@ -97,6 +98,8 @@ class RoCEReply(LiteXModule):
 
         self.work    = stream.SyncFIFO([("qpi", QPI_WIDTH)], n_qps)
         self.kills   = stream.SyncFIFO(kill_description(), 16)
+        self.submodules += counted(self.work, "QPs: n_qps, each at most once (`queued`)")
+        self.submodules += counted(self.kills, "failures on their way: three, with the level below 8")
         # Operation: 0 chosen, 1 row on its way, 2 row here: executed. load: what the ring gave, for OP_LOADED and OP_AGAIN.
         # sent: the first packet of an accepted READ has left.
         op = [("valid", 1), ("kind", 3), ("qpi", QPI_WIDTH), ("room", 1), ("again", 1), ("sent", 1),

@@ -8,6 +8,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import counted
 from roce_soc.common import (
     IN_FLIGHT, OWNER_ACK, OWNER_RESPONDER, QPI_WIDTH, mr_request_description, mr_result_description, tx_packet_description,
     tx_sent_description)
@@ -84,6 +85,12 @@ class ReplySend(LiteXModule):
         self.controls, self.readss = stream.SyncFIFO(tx_packet_description(), 4), stream.SyncFIFO(tx_packet_description(), 4)
         self.flight  = stream.SyncFIFO([("last_reply", 1), ("again", 1), ("index", READ_INDEX_WIDTH)], IN_FLIGHT)
         self.faults  = stream.SyncFIFO(kill_description(), IN_FLIGHT + 8)
+        self.submodules += [counted(fifo, kept_by) for fifo, kept_by in (
+            (waiting,     "replies: `room` keeps ON_THE_WAY places"),
+            (keys,        "READs in `waiting`, which has as many places"),
+            (results,     "READs in `waiting`, which has as many places"),
+            (self.faults, "packets in `flight`, and replies behind 8 places"),
+        )]
         sink = self.sink
         self.direct = direct = Signal()
         self.comb += [

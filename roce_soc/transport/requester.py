@@ -9,6 +9,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import counted
 from roce_soc.common import OWNER_REQUESTER, ctl_description, tx_packet_description, tx_sent_description
 from roce_soc.transport.requester_launch import RequesterLaunch
 from roce_soc.transport.requester_rows import TIME_WIDTH, kick_description, local_description, rewind_description
@@ -63,6 +64,7 @@ class RoCERequester(LiteXModule):
         self.launch  = launch  = RequesterLaunch(state)
         self.segment = segment = RequesterSegment(state)
         self.results = results = stream.SyncFIFO(launch.result.description, 16)
+        self.submodules += counted(results, "bursts with a key: fewer than BURSTS wait for the launch")
         self.comb += [
             self.rewind.connect(visit.rewind),
             self.ctl.connect(visit.ctl),

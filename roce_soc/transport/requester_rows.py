@@ -7,6 +7,7 @@ from litex.soc.interconnect import stream
 from litex.soc.interconnect.stream import EndpointDescription
 from migen.genlib.roundrobin import RoundRobin, SP_CE
 
+from roce_soc.bounds import counted
 from roce_soc.common import MAX_READS, OUTSTANDING, QPI_WIDTH, TARGET_WIDTH
 from roce_soc.errors import ROW_WIDTH
 from roce_soc.table import clocked_port
@@ -272,6 +273,7 @@ class KickQueue(LiteXModule):
         self.pushed = pushed = RowTable([("odd", 1)], n_qps)
         self.popped = popped = RowTable([("odd", 1)], n_qps)
         self.fifo   = fifo   = stream.SyncFIFO([("qpi", bits)], n_qps)
+        self.submodules += counted(fifo, "QPs: n_qps, each queued at most once (`pushed`, `popped`)")
         push_p, push_q = pushed.get_async_port(), popped.get_async_port()
         pop_q          = popped.get_async_port()
 

@@ -10,6 +10,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.abi import QP_RTS, QP_SQD, QP_TYPE_RC
+from roce_soc.bounds import counted
 from roce_soc.common import MAX_MESSAGE, ctl_description, mr_request_description
 from roce_soc.errors import ROW_WIDTH, index_of
 from roce_soc.opcodes import PMTU_BYTES
@@ -89,6 +90,8 @@ class RequesterVisit(LiteXModule):
         self.buffer = stream.Buffer(burst_layout())
         self.checks = stream.SyncFIFO(mr_request_description(), BURSTS)
         self.seeks  = KickQueue(state.n_qps, 0)
+        self.submodules += counted(self.bursts, "visits on their way: `room` keeps STAGES + 2 places")
+        self.submodules += counted(self.checks, "bursts with a key: each waits in `bursts` for its result")
         self.comb += [
             self.seeks.source.connect(self.seek),
             self.bursts.source.connect(self.buffer.sink),

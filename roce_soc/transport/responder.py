@@ -111,7 +111,9 @@ class RoCEResponder(LiteXModule):
             answers.valid & answers.ready & (answers.kind == REPLY_READ) & ~answers.void)
         # Completions of a QP before the flush of its queue: one FIFO, requests first.
         self.cqes = cqes = stream.SyncFIFO(cqe_description(), 8)
+        self.cqes_held = Signal(max=answer.cqes.depth + cqes.depth + 1)
         self.comb += [
+            self.cqes_held.eq(answer.cqes.level + cqes.level),
             If(answer.cqe.valid,
                 answer.cqe.connect(cqes.sink),
             ).Else(

@@ -9,6 +9,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 from litex.soc.interconnect.stream import EndpointDescription
 
+from roce_soc.bounds import counted
 from roce_soc.common import (
     CTL_ERR, CTL_RESET, CTL_START, IN_FLIGHT, QPI_WIDTH, cqe_description, event_description, mr_request_description,
     mr_result_description, place_description, place_done_description, refusal_description, where_description)
@@ -64,6 +65,8 @@ class RequestExecute(LiteXModule):
         self.keys     = keys     = BypassFIFO(mr_request_description(), VERDICTS)
         self.results  = results  = BypassFIFO(mr_result_description(), VERDICTS)
         self.places   = places   = stream.SyncFIFO(PLACE_FIELDS, VERDICTS)
+        self.submodules += [counted(fifo, "packets in the check stage: `room` keeps CHECK_ROOM places")
+            for fifo in (verdicts, keys, results, places)]
         self.alive    = alive    = StateTable(1, n_qps)      # started and not failed since.
         v    = verdicts.source
         killed, known, fire = Signal(), Signal(), Signal()
@@ -336,6 +339,7 @@ class RequestAnswer(LiteXModule):
         self.muted    = muted    = StateTable(1, n_qps)
         # One for each answer that waits in `replies`, and for those whose completion is on its way to the queue.
         self.outcomes = outcomes = stream.SyncFIFO([("lost", 1)], 4*REPLIES)
+        self.submodules += counted(outcomes, "good completions ahead of their answers: `replies`, and what CQ and its FIFOs hold")
         reply, lost, mute, quiet, leaves = self.reply, Signal(), self.mute, Signal(), Signal()
         self.comb += [
             outcomes.sink.valid.eq(self.outcome.valid),

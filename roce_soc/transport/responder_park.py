@@ -8,6 +8,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import counted
 from roce_soc.common import CTL_ERR, CTL_RESET, DATA_BYTES, QPI_WIDTH, ctl_description, rx_packet_description
 from roce_soc.packet.buffer import CHUNK_BEATS
 from roce_soc.table import StateTable, clocked_port
@@ -87,6 +88,8 @@ class RequestEntry(LiteXModule):
         self.links  = StateTable(slot_bits, PARK_DEPTH)
         self.free   = stream.SyncFIFO([("slot", slot_bits)], PARK_DEPTH, buffered=True)
         self.tokens = stream.SyncFIFO([("qpi", QPI_WIDTH)], 2*PARK_DEPTH, buffered=True)
+        self.submodules += counted(self.free, "places: PARK_DEPTH, each in the list or in use")
+        self.submodules += counted(self.tokens, "turns: one a QP that has a packet parked, and one wake-up of it")
         storage     = Memory(len(self.out.raw_bits()), PARK_DEPTH)
         self.store, self.load = storage.get_port(write_capable=True), clocked_port(storage)
         self.specials += storage, self.store, self.load

@@ -8,6 +8,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.bounds import counted
 from roce_soc.common import QPI_WIDTH
 from roce_soc.errors import ROW_WIDTH
 from roce_soc.table import FlagTable, StateTable
@@ -50,6 +51,7 @@ class RetireItems(LiteXModule):
         self.table  = table = StateTable([("una", PSN_WIDTH), ("action", ITEM_BITS), ("row", ROW_WIDTH)], n_qps)
         self.queued = flags = FlagTable(n_qps)
         self.fifo   = fifo  = stream.SyncFIFO([("qpi", QPI_WIDTH)], n_qps)
+        self.submodules += counted(fifo, "QPs: n_qps, each at most once (`queued`)")
         row, head   = table.read(sink.qpi[:bits]), table.read(fifo.source.qpi[:bits])
         waits, joins, leaves, taken, straight = Signal(), Signal(), Signal(), Signal(), Signal()
         further = Signal(PSN_WIDTH)

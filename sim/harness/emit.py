@@ -7,13 +7,16 @@ What an `always_comb` block drives loses its initial value, which would count as
 """
 import re
 
-from migen import ClockDomain, Record, Signal
+from migen import Cat, ClockDomain, Record, Signal
 from migen.fhdl.tools import list_clock_domains
 
 from litex.gen.fhdl.verilog import convert
 
+from roce_soc.bounds import bounds_of
 from sim.harness import collide
 from sim.harness.state import paths
+
+BOUNDS = "bounds_broken"     # output of every model that has bounds, a bit each.
 
 # Ports --------------------------------------------------------------------------------------------
 
@@ -82,11 +85,16 @@ def emit(module, ios, clocks=("sys",)):
 
     Returns
     -------
-    (text, files) : str and {file name: content}; the text carries no date and no folder; it ends with the list
-    of `state.paths`.
+    (text, files) : str and {file name: content}; the text carries no date and no folder; it ends with the lists of bounds
+    (`// bound <bit of the output BOUNDS> <path>: <kept by>`) and of `state.paths`.
     """
     ports    = _signals(ios)
     fragment = module.get_fragment()
+    bounds   = list(bounds_of(module))
+    if bounds:
+        broken = Signal(len(bounds), name_override=BOUNDS)
+        ports.add(broken)
+        fragment.comb.append(broken.eq(Cat(*[bound.broken for _, bound in bounds])))
     needed   = list_clock_domains(fragment)
     known    = {cd.name: cd for cd in fragment.clock_domains}
     for name in clocks:
@@ -106,4 +114,5 @@ def emit(module, ios, clocks=("sys",)):
     out   = convert(fragment, ios=ports, name="top")
     text  = re.sub(r"^//.*$\n?", "", out.main_source, flags=re.M)
     text  = collide.collide(text, memories, out.ns.get_name)
-    return combinational(text) + paths(module, out.ns), dict(out.data_files)
+    listed = "".join(f"// bound {n} {path or 'top'}: {bound.kept_by}\n" for n, (path, bound) in enumerate(bounds))
+    return combinational(text) + listed + paths(module, out.ns), dict(out.data_files)

@@ -2,7 +2,9 @@
 """One running model: clocks, signals, streams, memories, traces."""
 import ctypes
 import re
+from pathlib import Path
 
+from sim.harness.emit import BOUNDS
 from sim.harness.library import Bound, load
 from sim.harness.memory import Memory
 from sim.harness.state import Rows
@@ -16,7 +18,7 @@ class HarnessError(AssertionError):
 
 
 class Violation(HarnessError):
-    """The model broke a rule of a stream or of the memory-port contract."""
+    """The model broke a rule of a stream or of the memory-port contract, or a bound of roce_soc/bounds.py."""
 
 
 class Timeout(HarnessError):
@@ -47,6 +49,8 @@ class Sim:
         self._closed     = False
         self._state_list = None
         self._list_ports()
+        self._so     = so
+        self._bounds = bytes((self.ports[BOUNDS][0] + 7)//8) if BOUNDS in self.ports else b""
         self.c.stop_on_fault(strict)
         self.clocks = {}
         for name, timing in (clocks or self._default_clocks()).items():
@@ -114,7 +118,18 @@ class Sim:
     def _check(self, result):
         if self.strict and self.c.fault_count():
             raise Violation(f"seed {self.seed}: " + "; ".join(self.violations()))
+        if self.strict and self._bounds:
+            buffer = ctypes.create_string_buffer(len(self._bounds))
+            self.c.peek(BOUNDS.encode(), buffer, len(self._bounds))
+            if buffer.raw != self._bounds:
+                raise Violation(f"seed {self.seed}, cycle {self.cycles()}: " + "; ".join(self.broken_bounds()))
         return result
+
+    def broken_bounds(self):
+        """Texts of the bounds (roce_soc/bounds.py) that were broken since power-up."""
+        broken = self.peek(BOUNDS) if self._bounds else 0
+        listed = re.findall(r"^// bound (\d+) (.*)$", (Path(self._so).parent / "top.v").read_text(), re.M) if broken else []
+        return [f"bound broken: {text}" for n, text in listed if broken >> int(n) & 1]
 
     def reset(self, cycles=8, settle=1):
         """Holds every `<domain>_rst` for `cycles` of each clock; then runs `settle` cycles."""

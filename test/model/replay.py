@@ -23,6 +23,11 @@ An engine has these methods (ModelEngine below is the reference model; a compile
     state(qpn)                  name of the QP's state
     rest()                      let time pass beyond every timer that could still run; True: something happened
     strays()                    texts: what was written outside of regions and rings
+    events()                    [(name of an asynchronous event, QPN)] since the last call; "COMPLETION" of a queue that held an
+                                unread completion then, "BARE_COMPLETION" of one that held none; QPN: whose queue it is
+    asked()                     QPNs of queues that were asked for an event and hold completions of later, but raised none
+
+A completion may have `ns`, the time at which it was seen.
 """
 from collections import deque
 
@@ -30,6 +35,7 @@ from test.model.capture import OTHER, access_bits, fill_bytes
 from test.model.conditions import CompletionConditions, History
 from test.model.compare import FrameMatcher, Report, compare_completions, compare_memory
 from test.model.endpoint import Endpoint
+from test.model.events import Events
 from test.model.packet import parse
 from test.model.qp import PROFILES
 from test.model.waits import Causes, Waits
@@ -91,6 +97,13 @@ class ModelEngine:
     def strays(self):
         return []
 
+    def events(self):
+        told, self.endpoint.events = self.endpoint.events, []
+        return told
+
+    def asked(self):
+        return []
+
     def wait(self):
         deadline = self.endpoint.next_deadline()
         if deadline is None:
@@ -106,7 +119,7 @@ class ModelEngine:
                 "qpn": c.qpn, "wr_id": c.wr_id, "status": verbs.WC_STATUS_NAMES[c.status],
                 "opcode": verbs.WC_OPCODE_NAMES[c.opcode], "byte_len": c.byte_len,
                 "imm": None if c.imm is None else f"{c.imm:08x}", "inv_rkey": c.inv_rkey,
-                "src_qpn": c.src_qp or None,
+                "src_qpn": c.src_qp or None, "ns": self.now,
                 "vendor_err": ERRORS[c.row].index if c.row and self.profile.name == "standard" else 0,
                 "flags": [name for bit, name in ((1, "GRH"), (2, "WITH_IMM"), (8, "WITH_INV")) if c.flags & bit]})
         return done
@@ -125,6 +138,7 @@ class Player:
         self.done     = []
         self.waits    = Waits(capture, side)
         self.causes   = Causes(capture, side, self.history)
+        self.events   = Events(capture, side)
         self.went_in  = deque()        # numbers of fed frames whose time is not known yet.
         own           = [f for f in capture.frames[side] if f.sender == side]
         self.matchers = {}
@@ -145,6 +159,8 @@ class Player:
             for matcher in self.matchers.values():
                 matcher.finish()
             self._compare_completions()
+            for text in self.events.missing() + [f"completions without the event asked for, QP {qpn:#x}" for qpn in self.engine.asked()]:
+                self._differ(text)
         return self.report
 
     @staticmethod
@@ -178,6 +194,13 @@ class Player:
                 self._differ(f"completion of QP {completion['qpn']:#x} in the queue of QP {completion['queue']:#x}")
             if self.causes.early(completion):
                 self._differ(f"completed wr_id {completion['wr_id']} before what completes it had come")
+            wrong = self.waits.exceeded(completion)
+            if wrong:
+                self._differ(wrong)
+        for name, qpn in self.engine.events():
+            wrong = self.events.told(name, qpn)
+            if wrong:
+                self._differ(wrong)
         self.done += done
         return bool(sent)
 
@@ -211,6 +234,7 @@ class Player:
         if not self.report.differences:
             self.history.feed(step.frame.packet)
             self.causes.feed()
+            self.events.feed()
             self.went_in.append(step.frame.number)
             self.engine.feed(step.frame.frame)
 

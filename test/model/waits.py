@@ -31,6 +31,7 @@ class Waits:
         self.before, self.times = {}, {}
         pairs = {qp["dest_qpn"]: qp for qp in capture.queue_pairs(side)}
         own_of = {qp["qpn"]: peer for peer, qp in pairs.items()}
+        self.last, self.timeouts = {}, {qp["qpn"]: op.ack_timeout_ns(qp["timeout"]) for qp in capture.queue_pairs(side)}
         states = {peer: {"low": None, "last": None, "end": None, "refused": None, "owed": {}} for peer in pairs}
         for frame in capture.frames[side]:
             packet, own = frame.packet, frame.sender == side
@@ -39,6 +40,7 @@ class Waits:
                 continue                       # another QP's, the QP's other half, or nobody's.
             if own:
                 self._request(states[peer], frame, pairs[peer])
+                self.last[pairs[peer]["qpn"]] = frame.number
             else:
                 self._response(states[peer], frame)
             states[peer]["last"] = frame
@@ -91,6 +93,19 @@ class Waits:
         if shortest > LONGEST*wait.ns + SLACK:
             return f"{wait.what} of {wait.ns} ns: frame {number} came after {shortest} ns"
         return None
+
+    def exceeded(self, completion):
+        """Text of what is wrong with the time of a completion that tells that retries are used up, or None.
+
+        It comes a time-out behind the last repetition; what the engine's program sees may be a moment later.
+        """
+        ack, last = self.timeouts.get(completion["qpn"]), self.times.get(self.last.get(completion["qpn"]))
+        if completion["status"] != "RETRY_EXC_ERR" or not ack or last is None or "ns" not in completion:
+            return None
+        after = completion["ns"] - last
+        if ack - ack//64 <= after <= LONGEST*ack + SLACK:
+            return None
+        return f"ACK time-out of {ack} ns: RETRY_EXC_ERR came {after} ns after the last repetition"
 
 
 class Causes:
