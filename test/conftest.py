@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from migen.fhdl import tracer
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:
@@ -40,6 +41,14 @@ def pytest_configure(config):
 
 def pytest_report_header(config):
     return f"roce_soc: --seed {config.option.seed}, models in {os.environ['ROCE_VSIM_CACHE']}"
+
+
+@pytest.fixture(autouse=True)
+def forget_names():
+    """Migen's tracer keeps every object it ever named and looks through them for each signal: the third engine of a
+    process would take twice as long as the first."""
+    tracer.classname_to_objs.clear()
+    tracer.name_to_idx.clear()
 
 
 @pytest.fixture

@@ -5,12 +5,13 @@ import random
 
 import pytest
 from migen import Array, ClockDomain, Case, If, Memory, Module, Signal
+from migen.fhdl import tools
 
 from litex.gen import LiteXModule
 from litex.soc.interconnect import stream
 from litex.soc.interconnect.csr import CSRStatus, CSRStorage
 
-from sim.harness import Sim, Timeout, Violation, build, build_cached, lint, notes
+from sim.harness import Sim, Timeout, Violation, build, build_cached, groups, lint, notes
 from sim.harness.compile import build_verilog
 
 
@@ -366,3 +367,13 @@ def test_build_cached_elaborates_once(tmp_path, monkeypatch):
     first = build_cached(make, key="a", name="cached")
     assert build_cached(make, key="a", name="cached") == first and len(calls) == 1
     assert build_cached(make, key="b", name="cached") == first and len(calls) == 2
+
+
+def test_groups_of_statements(rng):
+    """As Migen's own: the same groups, targets and order."""
+    signals = [Signal(name=f"s{n}") for n in range(60)]
+    for _ in range(200):
+        statements = [[signals[rng.randrange(60)].eq(1) for _ in range(rng.randrange(1, 4))] for _ in range(rng.randrange(1, 40))]
+        statements = [If(signals[0], *group) if rng.random() < .5 else group[0] for group in statements]
+        ours, theirs = groups.group_by_targets(statements), tools.group_by_targets(statements)
+        assert [(t, [id(s) for s in g]) for t, g in ours] == [(t, [id(s) for s in g]) for t, g in theirs]

@@ -28,6 +28,7 @@ def build_cached(make, *, key, name="top", clocks=("sys",), trace=None, sources=
     if trace is None:
         trace = bool(os.environ.get("ROCE_TRACE"))
     digest = hash_of(str(key), name, repr(clocks), str(trace), sys.version, *bench_sources(), (HERE / "emit.py").read_bytes(),
+                     (HERE / "groups.py").read_bytes(),
                      (HERE / "collide.py").read_bytes(), str(collide.enabled()),
                      (ROOT / "setup.py").read_bytes(), *_tree(["roce_soc", *sources]))
     note   = cache_dir() / f"{name}-{digest}.path"
