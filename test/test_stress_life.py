@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from test import stress_life
+from test.engine_traffic import REGION
 
 # Plays in which more queue pairs die than there are places for what they had begun.
 MANY_DEATHS = (987133, 55716)
@@ -40,6 +41,21 @@ def test_play(number, pytestconfig, tmp_path_factory):
 def test_places_come_back(number):
     """However many queue pairs have died, there is work for the living."""
     stress_life.run(number)
+
+
+@pytest.mark.parametrize("end", ["bury", "revive"])
+def test_no_place_is_lost(end):
+    """Every place is free or in the hands of a living queue pair, whoever has died in the middle of its work."""
+    traffic = stress_life.Life(MANY_DEATHS[0]).traffic
+
+    def held():
+        return [offset//traffic.slot for half in traffic.halves.values() for _, offset, _ in half.ranges.values()]
+    places = list(range(REGION//traffic.slot))
+    assert held() and sorted(traffic.places + held()) == places
+    for qp in list(traffic.pairs):
+        getattr(traffic, end)(qp)
+        assert sorted(traffic.places + held()) == places
+    assert not held()
 
 
 def test_play_without_traffic_says_so():
