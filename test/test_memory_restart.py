@@ -81,6 +81,27 @@ def test_restart_while_answers_are_due(so, seed, rng):
         sim.run(lambda: sim.peek("wquiet") == sim.peek("rquiet") == 3, max_cycles=1000)
 
 
+def test_restart_in_the_midst_of_data(so, seed, rng):
+    """A target that was reset waits for no data any more: it is given none without a command, the next write is whole."""
+    sim, memory = bench(so, seed, rng)
+    user = PortUser(sim, "u0", rng, gap=.8, expect=lambda *_: None)
+    port = memory.ports["t1", "write"]
+    for beats in range(1, 40, 3):
+        given = port.counters()["beats"]
+        user.write(0, bytes(4096), 1)
+        # At a moment in which nothing is offered to it: that may not be taken back.
+        sim.run(lambda given=given, beats=beats: port.counters()["beats"] >= given + beats and not sim.peek("t1_wdata_valid"), every=1)
+        memory.forget()
+        restart(sim)
+        user.collect(max_cycles=2000)
+        data = rng.randbytes(4096)
+        user.expect = lambda *_: 0
+        user.write(4096, data, 1)
+        user.collect(max_cycles=2000)
+        assert memory.read(4096, 4096, 1) == data
+        user.expect = lambda *_: None
+
+
 def test_command_in_the_clock_of_opening(so, seed, rng):
     """A command that comes in the very clock in which the watchdog opens again has its answer."""
     sim, memory = bench(so, seed, rng)
