@@ -251,9 +251,10 @@ def test_completion_after_data(seed):
     expect_cqes(b, 0, [0, 0])
 
 
-def test_one_place_each(seed, rng):
-    """Every response record leaves as one place record, whatever it says; nothing is stuck, traffic goes on."""
-    b = SendBench(seed, stall=0.2)
+@pytest.mark.parametrize("stall,gap", [(.2, 4), (.95, 0)])
+def test_one_place_each(seed, rng, stall, gap):
+    """Every response record leaves as one place record, whatever it says; nothing is stuck or lost, however slow the placer."""
+    b = SendBench(seed, stall=stall)
     for qpi in range(4):
         b.connect(qpi, pmtu=256)
         b.peers[qpi] = Silent()
@@ -263,7 +264,7 @@ def test_one_place_each(seed, rng):
     for _ in range(500):
         b.respond(rng.randrange(4), opcode=rng.choice(opcodes), psn=0xff0 + rng.randrange(32), msn=0,
             syndrome=rng.choice([0x1f, 0x60, 0x61, 0x25, rng.randrange(256)]), data=bytes(rng.choice([0, 1, 256])))
-        b.run(cycles=4)
+        b.run(cycles=gap)
     b.run(lambda: b.placed >= 500)
     assert not b.slots
 

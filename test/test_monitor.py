@@ -162,11 +162,12 @@ def test_masters_do_not_meet(built, first, gap):
         bench.refuse("first", rows_of("first")[0], info=100 + n)
     bench.sim.drain()
     bench.sim.step(10)
-    for kind, value, index, wanted in (("counter", "counter_value", TRAFFIC_BASE, (5, 15)), ("line", "line_info", 0, (100, 101))):
+    for kind, value, indices, wanted in (("counter", "counter_value", (TRAFFIC_BASE, TRAFFIC_BASE + 1), (5, 15)),
+            ("line", "line_info", (1, 0), (101, 100))):
         bench.sim.poke("csr_we", 1)
         for n, window in enumerate((first, second)):
             bench.sim.poke("csr_adr", bench.names.index(f"{window}_{kind}_select"))
-            bench.sim.poke("csr_dat_w", index + n)
+            bench.sim.poke("csr_dat_w", indices[n])
             bench.sim.step()
             if n == 0 and gap:
                 bench.sim.poke("csr_we", 0)
