@@ -262,7 +262,9 @@ class SendQueues(LiteXModule):
         read   = self.fetches.get_port(async_read=True)
         cache  = Memory(dw, CACHE_SLOTS*2**bits)
         write  = cache.get_port(write_capable=True)
-        load   = clocked_port(cache)
+        # A work request read again while it is read from here: `tags` is written and read in the same clocks, so an old tag
+        # has the old word beside it, and a hit the work request of that slot.
+        load   = clocked_port(cache, old_word=True)
         self.specials += read, cache, write, load
         slot_bits = log2_int(CACHE_SLOTS)
 
