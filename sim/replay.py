@@ -49,7 +49,7 @@ class EngineUnderReplay:
         self.bench  = Bench(seed=seed, tick_cycles=TICK_CYCLES, **options)
         self.engine = self.bench.engines[0]
         self.qps, self.regions, self.sent = {}, {}, []
-        self.extents = []        # (address, bytes) that may be written: regions and completion queues.
+        self.extents = []        # (address, bytes) that may be written: regions, completion and event queues.
         self.posted  = False
         self.cqs     = {}        # CQ number: its QP, whose completion queue it alone is.
         self.armed   = {}        # QPN: completions that were taken when its queue was asked for an event.
@@ -150,7 +150,7 @@ class EngineUnderReplay:
     def strays(self):
         def within(e):
             return any(at <= e["addr"] and e["addr"] + e["length"] <= at + size for at, size in self.extents)
-        return [f"wrote {e['length']} bytes to {e['addr']:#x}, outside of regions and completion queues"
+        return [f"wrote {e['length']} bytes to {e['addr']:#x}, outside of regions and queues"
             for e in self.engine.memory.log() if e["kind"] == "write" and not within(e)]
 
     def wait(self):
@@ -191,9 +191,9 @@ class EngineUnderReplay:
                 qp = self.cqs[entry["queue"]]
                 at = qp.send_cq.addr + abi.CQE_BYTES*(qp.send_cq.consumer % (1 << RING_LOG2))
                 there = _is_new(self.engine.read_memory(at + abi.CQE_BYTES - 1, 1)[0] & 1, qp.send_cq.consumer)
-                more  = there or self.taken[qp.qpn] > self.armed.pop(qp.qpn, 1 << 16)
+                armed = self.armed.pop(qp.qpn, None)      # none: an event that nobody asked for.
+                more  = armed is not None and (there or self.taken[qp.qpn] > armed)
                 self.events_seen.append(("COMPLETION" if more else "BARE_COMPLETION", qp.qpn))
-                self.armed.pop(qp.qpn, None)
                 if not there:
                     self._arm(qp.qpn)
             else:
