@@ -324,6 +324,29 @@ MACS = (0x020000000001, 0x020000000002)
 IPS  = (0x0a000001, 0x0a000002)
 
 
+class EventRing:
+    """An engine's event queue as a program reads it: in order, by phase.
+
+    addr, log2 : where CMD_WRITE_EQ has put it, and its entries as a power of two.
+    """
+    def __init__(self, engine, addr, log2):
+        self.engine, self.addr, self.log2, self.consumer = engine, addr, log2, 0
+
+    def poll(self):
+        """Takes what is there: dicts of abi.EQE's fields; the consumer doorbell is rung when any was taken."""
+        taken = []
+        while True:
+            at    = self.addr + abi.EQE_BYTES*(self.consumer % (1 << self.log2))
+            entry = abi.unpack(abi.EQE, self.engine.read_memory(at, abi.EQE_BYTES))
+            if entry["phase"] == (self.consumer >> self.log2) % 2:
+                break
+            taken.append(entry)
+            self.consumer = (self.consumer + 1) & 0xffff
+        if taken:
+            self.engine.doorbell(0, abi.DOORBELL_EQ, 0, self.consumer)
+        return taken
+
+
 def connect(a, b, *, cq_log2=8, sq_log2=6, rq_log2=6, **attributes):
     """A QP on each engine (or both on one), connected to each other, in RTS. Returns (qp at a, qp at b)."""
     qps = []

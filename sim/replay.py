@@ -23,7 +23,7 @@ if __name__ == "__main__":
 
 from roce_soc import abi, verbs  # noqa: E402
 from roce_soc.opcodes import PMTU_CODES  # noqa: E402
-from sim.engine import Bench  # noqa: E402
+from sim.engine import Bench, EventRing  # noqa: E402
 from test.model.capture import CaptureError, load  # noqa: E402
 from test.model.replay import play  # noqa: E402
 
@@ -33,11 +33,6 @@ RING_LOG2   = 8
 QUIET       = 600        # clocks without a frame after which nothing more is to come by itself.
 TICK_CYCLES = 1          # one clock a tick: 67 ms are 262144 clocks.
 TICK_NS     = 256
-
-
-def _is_new(phase, consumer):
-    """True where an entry with this phase bit is one that the consumer index has not passed yet."""
-    return phase != (consumer >> RING_LOG2) % 2
 
 
 class EngineUnderReplay:
@@ -55,7 +50,6 @@ class EngineUnderReplay:
         self.armed   = {}        # QPN: completions that were taken when its queue was asked for an event.
         self.taken   = Counter()
         self.events_seen = []
-        self.eqes    = 0         # events that were taken from the ring.
         self.linger  = linger
 
     def setup(self, capture, side):
@@ -86,9 +80,9 @@ class EngineUnderReplay:
             for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
                 made.modify(state)
             self.qps[qp["qpn"]] = self.cqs[cq.index] = made
-        self.ring = roce.allocate(abi.EQE_BYTES << RING_LOG2, "event queue")
-        self.extents.append((self.ring, abi.EQE_BYTES << RING_LOG2))
-        roce.command(abi.CMD_WRITE_EQ, abi.pack_args(abi.EQ_ARGS, index=0, valid=1, log2=RING_LOG2, addr=self.ring))
+        self.ring = EventRing(self.engine, roce.allocate(abi.EQE_BYTES << RING_LOG2, "event queue"), RING_LOG2)
+        self.extents.append((self.ring.addr, abi.EQE_BYTES << RING_LOG2))
+        roce.command(abi.CMD_WRITE_EQ, abi.pack_args(abi.EQ_ARGS, index=0, valid=1, log2=RING_LOG2, addr=self.ring.addr))
         for qpn in self.qps:
             self._arm(qpn)
         longest      = 16*max((1 << qp["timeout"] for qp in capture.queue_pairs(side) if qp["timeout"]), default=0)*TICK_CYCLES
@@ -180,17 +174,13 @@ class EngineUnderReplay:
 
     def _look(self):
         """Events of the ring, each beside the completions that are there."""
-        while True:
-            entry = abi.unpack(abi.EQE, self.engine.read_memory(self.ring + abi.EQE_BYTES*(self.eqes % (1 << RING_LOG2)), abi.EQE_BYTES))
-            if not _is_new(entry["phase"], self.eqes):
-                return
-            self.eqes += 1
-            self.engine.doorbell(0, abi.DOORBELL_EQ, 0, self.eqes)
+        for entry in self.ring.poll():
             name = next(n[6:] for n, value in vars(abi).items() if n.startswith("EVENT_") and value == entry["type"])
             if name == "COMPLETION":
                 qp = self.cqs[entry["queue"]]
-                at = qp.send_cq.addr + abi.CQE_BYTES*(qp.send_cq.consumer % (1 << RING_LOG2))
-                there = _is_new(self.engine.read_memory(at + abi.CQE_BYTES - 1, 1)[0] & 1, qp.send_cq.consumer)
+                cq = qp.send_cq
+                at = cq.addr + abi.CQE_BYTES*(cq.consumer % (1 << cq.log2))
+                there = (self.engine.read_memory(at + abi.CQE_BYTES - 1, 1)[0] & 1) != (cq.consumer >> cq.log2) % 2
                 armed = self.armed.pop(qp.qpn, None)      # none: an event that nobody asked for.
                 more  = armed is not None and (there or self.taken[qp.qpn] > armed)
                 self.events_seen.append(("COMPLETION" if more else "BARE_COMPLETION", qp.qpn))

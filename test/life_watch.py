@@ -4,6 +4,7 @@ from collections import Counter, deque, namedtuple
 
 from roce_soc import abi
 from roce_soc.queue.eq import CAUSES
+from sim.engine import EventRing
 from test.engine_bench import ENGINE_VA
 from test.model.packet import parse
 
@@ -79,12 +80,11 @@ class Watch:
             assert self.engine.read_memory(at, size) == bytes([CANARY])*size, f"something was written in {at:#x} + {size}, which was given up"
 
 
-class Events:
+class Events(EventRing):
     """The engine's event queue as a program sees it: taken in order by phase; made anew anywhere."""
     def __init__(self, engine, rng):
-        self.engine, self.rng = engine, rng
-        self.seen = Counter()
-        self.addr = None
+        super().__init__(engine, None, 0)
+        self.rng, self.seen = rng, Counter()
         engine.roce.command(*self.geometry())
 
     def geometry(self):
@@ -100,14 +100,6 @@ class Events:
 
     def poll(self):
         """Takes what is there."""
-        before = self.consumer
-        while True:
-            at    = self.addr + abi.EQE_BYTES*(self.consumer % (1 << self.log2))
-            entry = abi.unpack(abi.EQE, self.engine.read_memory(at, abi.EQE_BYTES))
-            if entry["phase"] == (self.consumer >> self.log2) & 1:
-                break
-            assert entry["type"] in CAUSES, f"event {entry} at {at:#x}"
+        for entry in super().poll():
+            assert entry["type"] in CAUSES, f"event {entry} in the ring at {self.addr:#x}"
             self.seen[entry["type"]] += 1
-            self.consumer = (self.consumer + 1) & 0xffff
-        if self.consumer != before:
-            self.engine.doorbell(0, abi.DOORBELL_EQ, 0, self.consumer)
