@@ -40,7 +40,10 @@ def layout(fields):
 
 def arguments(fields):
     """Argument words of a command."""
-    return table(("word", "bits", "field", "meaning"), [(e.word, f"{e.bit + e.width - 1}:{e.bit}", e.name, e.doc) for e in fields])
+    def known(arg):
+        """What of a field is built, in words for where it is not all."""
+        return "" if arg.built == (1 << arg.width) - 1 else " (0 in this build)" if not arg.built else f" (bits {arg.built:#x} in this build)"
+    return table(("word", "bits", "field", "meaning"), [(e.word, f"{e.bit + e.width - 1}:{e.bit}", e.name, e.doc + known(e)) for e in fields])
 
 
 def constants(prefix, skip=()):
@@ -95,7 +98,9 @@ def sources():
 TABLES = {
     "send_wqe":    lambda: layout(abi.SEND_WQE),
     "recv_wqe":    lambda: layout(abi.RECV_WQE),
+    "sge":         lambda: layout(abi.SGE),
     "cqe":         lambda: layout(abi.CQE),
+    "cqe_wide":    lambda: layout(abi.CQE_WIDE),
     "eqe":         lambda: layout(abi.EQE),
     "doorbells":   lambda: constants("DOORBELL_"),
     "commands":    lambda: constants("CMD_"),
@@ -104,7 +109,12 @@ TABLES = {
     "states":      lambda: constants("QP_", skip=("QP_TYPE_RC", "QP_TYPE_UC", "QP_TYPE_UD")),
     "qp_args":     lambda: arguments(abi.QP_ARGS),
     "mr_args":     lambda: arguments(abi.MR_ARGS),
-    "cq_args":     lambda: arguments(abi.CQ_ARGS),
+    "ring_args":   lambda: arguments(abi.RING_ARGS),
+    "cq_args":     lambda: arguments(abi.CQ_ARGS[len(abi.RING_ARGS):]),
+    "rq_args":     lambda: arguments(abi.RQ_ARGS[len(abi.RING_ARGS):]),
+    "eq_args":     lambda: arguments(abi.EQ_ARGS[len(abi.RING_ARGS):]),
+    "ah_args":     lambda: arguments(abi.AH_ARGS),
+    "gid_args":    lambda: arguments(abi.GID_ARGS),
     "transitions": transitions,
     "errors":      errors.markdown_table,
     "opcodes":     opcodes.markdown_table,

@@ -9,7 +9,7 @@ from collections import namedtuple
 
 Field = namedtuple("Field", "name byte bit width doc")
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 
 def _layout(*rows):
@@ -21,12 +21,13 @@ def _layout(*rows):
 SEND_WQE_BYTES = 64
 RECV_WQE_BYTES = 64
 CQE_BYTES      = 32
+CQE_WIDE_BYTES = 64
 EQE_BYTES      = 16
 
 SEND_WQE = _layout(
     ("opcode",       0, 0,  8, "work request opcode, IBV_WR_* number"),
     ("flags",        1, 0,  8, "IBV_SEND_* bits: fence 1, signalled 2, solicited 4, inline 8"),
-    ("num_sge",      2, 0,  8, "0 (length 0 or inline) or 1"),
+    ("num_sge",      2, 0,  8, "0 (length 0 or inline) or 1: local_va, lkey; 2 ... MAX_SEND_SGES: all in SGE_SLOTS continuation slots"),
     ("length",       4, 0, 32, "message length in bytes, <= 2^31"),
     ("wr_id",        8, 0, 64, "returned in the completion"),
     ("local_va",    16, 0, 64, "first byte of the local buffer"),
@@ -41,10 +42,22 @@ SEND_WQE = _layout(
 
 RECV_WQE = _layout(
     ("wr_id",        0, 0, 64, "returned in the completion"),
-    ("num_sge",      8, 0,  8, "0 or 1 (up to 3 are laid out)"),
+    ("num_sge",      8, 0,  8, "0 or 1; up to 3, in a wide slot up to MAX_RECV_SGES, follow one another"),
     ("va",          16, 0, 64, "first SGE: address"),
     ("length",      24, 0, 32, "first SGE: bytes"),
     ("lkey",        28, 0, 32, "first SGE: local key"),
+)
+
+# One buffer of a list: of a receive from its byte 16 on; of a send work request with more than one in the slots that
+# follow it, 4 a slot. Lists are refused while capability max_sge is 1.
+SGE_BYTES = 16
+MAX_SEND_SGES, MAX_RECV_SGES = 8, 4
+SEND_SGE_SLOTS = MAX_SEND_SGES*SGE_BYTES//SEND_WQE_BYTES
+
+SGE = _layout(
+    ("va",           0, 0, 64, "address"),
+    ("length",       8, 0, 32, "bytes"),
+    ("lkey",        12, 0, 32, "local key"),
 )
 
 CQE = _layout(
@@ -55,10 +68,20 @@ CQE = _layout(
     ("status",      19, 0,  8, "IBV_WC_* status"),
     ("src_qp",      20, 0, 24, "UD: source QPN"),
     ("opcode",      23, 0,  8, "IBV_WC_* opcode"),
-    ("slot",        24, 0, 16, "ring slot of the work request: returns the slots up to it"),
+    ("slot",        24, 0, 16, "ring slot of the work request: returns the slots up to it; of a shared receive queue that one alone"),
     ("flags",       26, 0,  8, "IBV_WC_* flags: GRH 1, WITH_IMM 2, WITH_INV 8"),
     ("vendor_err",  27, 0,  8, "row of errors.py that caused the status, 0 = none"),
     ("phase",       31, 0,  1, "1 in the first pass over the ring, then toggles each pass"),
+)
+
+# What follows in a completion of CQE_WIDE_BYTES.
+CQE_WIDE = _layout(
+    ("time",        32, 0, 64, "when it was written, time base in engine clocks"),
+    ("src_mac",     40, 0, 48, "UD: MAC address that the packet came from"),
+    ("vlan_tci",    46, 0, 16, "UD: 802.1Q tag control"),
+    ("pkey_index",  48, 0, 16, "UD: index of the P_Key"),
+    ("priority",    50, 0,  3, "priority that the packet came with"),
+    ("vlan",        50, 7,  1, "vlan_tci is there"),
 )
 
 EQE = _layout(
@@ -73,6 +96,7 @@ EQE = _layout(
 EVENT_CQ_ERR, EVENT_QP_FATAL, EVENT_QP_REQ_ERR, EVENT_QP_ACCESS_ERR = 0, 1, 2, 3
 EVENT_COMM_EST, EVENT_SQ_DRAINED, EVENT_PORT_ACTIVE, EVENT_PORT_ERR = 4, 5, 9, 10
 EVENT_COMPLETION = 0x40
+EVENT_NAMES = {value: name[len("EVENT_"):] for name, value in list(globals().items()) if name.startswith("EVENT_")}
 
 # Doorbells --------------------------------------------------------------------------------------
 # One aligned 32-bit write {queue[31:16], index[15:0]} into a window of 4 KiB owner pages.
@@ -87,14 +111,15 @@ DOORBELL_PUSH_BYTES = 128
 DOORBELL_PUSH, DOORBELL_SQ_PUSH = 0x80, 0x100
 
 # Commands ---------------------------------------------------------------------------------------
-# A mailbox is 32 argument words, written and read by index + data registers, and a go register.
+# A mailbox is 64 argument words, written and read by index + data registers, and a go register.
 
-COMMAND_WORDS = 32
+COMMAND_WORDS = 64
 
 CMD_NOP, CMD_QUERY_DEVICE                   = 0x00, 0x01
 CMD_MODIFY_QP, CMD_QUERY_QP                 = 0x10, 0x11
 CMD_WRITE_MR, CMD_INVALIDATE_MR             = 0x20, 0x21
 CMD_WRITE_CQ, CMD_WRITE_RQ, CMD_WRITE_EQ    = 0x30, 0x31, 0x32
+CMD_WRITE_AH, CMD_WRITE_GID                 = 0x40, 0x41
 
 # Features of a device (CMD_QUERY_DEVICE): only what is built in.
 FEATURE_RC, FEATURE_UC, FEATURE_UD, FEATURE_ATOMIC, FEATURE_SRQ, FEATURE_INVALIDATE, FEATURE_PUSH = (
@@ -105,14 +130,34 @@ CODE_OK, CODE_BAD_OPCODE, CODE_BAD_INDEX, CODE_BAD_STATE, CODE_BAD_VALUE, CODE_T
 QP_RESET, QP_INIT, QP_RTR, QP_RTS, QP_SQD, QP_SQE, QP_ERR = range(7)
 QP_TYPE_RC, QP_TYPE_UC, QP_TYPE_UD = range(3)
 
-# A command that writes a row writes all of it; software keeps the shadow. "word" counts 32-bit
-# argument words; 64-bit and wider values take the low word first.
+# Kinds of a memory target (CMD_QUERY_DEVICE), classes of its latency.
+MEMORY_NONE, MEMORY_SRAM, MEMORY_DRAM, MEMORY_HOST, MEMORY_USER = range(5)
+LATENCY_CHIP, LATENCY_BOARD, LATENCY_HOST = range(3)
 
-Arg = namedtuple("Arg", "name word bit width doc")
+# Where addresses of a region or a ring lead: `addr` on without a gap, or by a list of pages at `addr`.
+TRANSLATION_CONTIGUOUS, TRANSLATION_LIST = range(2)
+MR_REGION, MR_WINDOW = range(2)
+
+# A command that writes a row writes all of it; software keeps the shadow. "word" counts 32-bit argument words; 64-bit and
+# wider values take the low word first. `built`: bits of the value that this build knows; a command with any other bit set,
+# of a field or beside the fields, in a word of its layout is refused (CODE_BAD_VALUE).
+
+Arg = namedtuple("Arg", "name word bit width doc built")
+
+UNBUILT = 0
 
 
 def _args(*rows):
-    return tuple(Arg(*row) for row in rows)
+    return tuple(row if isinstance(row, Arg) else Arg(*row, (1 << row[3]) - 1) if len(row) == 5 else Arg(*row) for row in rows)
+
+
+def _translation(word, bit, list_word, prefix=""):
+    """Fields of a translation: how, and of a list its pages and its memory."""
+    return (
+        (f"{prefix}translation", word, bit,          1, "TRANSLATION_*; of a list `addr` is the list's place", UNBUILT),
+        (f"{prefix}page_log2",   list_word, 0,       6, "log2 of a page's bytes, 12..31", UNBUILT),
+        (f"{prefix}list_target", list_word, 8,       3, "memory target of the list", UNBUILT),
+    )
 
 
 QP_ARGS = _args(
@@ -121,19 +166,20 @@ QP_ARGS = _args(
     ("qp_type",             1, 24,   2, "QP_TYPE_*"),
     ("state",               2,  0,   3, "state to go to"),
     ("pmtu",                2,  4,   3, "path MTU code 1..5 = 256..4096 B"),
-    ("access",              2,  8,   8, "IBV_ACCESS_* bits the QP grants"),
+    ("priority",            2,  8,   3, "priority of what is sent: class of the port and of flow control", UNBUILT),
     ("sq_sig_all",          2, 16,   1, "every send work request is signalled"),
     ("ipv6",                2, 17,   1, "0: IPv4 (low 32 bits of the addresses), 1: IPv6"),
     ("vlan_en",             2, 18,   1, "send with an 802.1Q tag, take frames with its VLAN ID alone; 0: untagged or ID 0"),
     ("sqd_notify",          2, 19,   1, "with state SQD: event SQ_DRAINED once all that was begun is done"),
     ("draining",            2, 20,   1, "CMD_QUERY_QP only: in SQD, and something that was begun is not done"),
     ("pd",                  3,  0,  16, "protection domain"),
-    ("page",                3, 16,   8, "doorbell page of the send queue"),
+    ("access",              3, 16,  16, "ACCESS_* bits the QP grants", 0xf),
     ("send_cq",             4,  0,  12, "CQ of the send queue"),
     ("recv_cq",             4, 16,  12, "CQ of the receive queue"),
     ("rq_index",            5,  0,  12, "receive queue object"),
-    ("sq_log2",             5, 16,   4, "log2 of the send ring's slots, 1..15"),
-    ("sq_target",           5, 20,   2, "memory target of the send ring"),
+    ("sq_log2",             5, 12,   4, "log2 of the send ring's slots, 1..15"),
+    ("page",                5, 16,  12, "doorbell page of the send queue"),
+    ("sq_target",           5, 28,   3, "memory target of the send ring"),
     ("sq_addr",             6,  0,  64, "physical address of the send ring, multiple of 64"),
     ("dest_qpn",            8,  0,  24, "peer's QPN"),
     ("sq_psn",              9,  0,  24, "first PSN sent; taken at RTR -> RTS"),
@@ -150,34 +196,102 @@ QP_ARGS = _args(
     ("pkey",               14,  0,  16, "P_Key"),
     ("udp_sport",          14, 16,  16, "UDP source port"),
     ("vlan_tci",           15,  0,  16, "802.1Q tag control: PCP, DEI, VID"),
+    ("gid_index",          15, 16,   8, "own address as a row of the GID table", UNBUILT),
     ("flow_label",         16,  0,  20, "IPv6 flow label"),
     ("dst_mac",            17,  0,  48, "next hop's MAC (number, first byte most significant)"),
     ("dst_ip",             19,  0, 128, "peer's address (number)"),
     ("src_ip",             23,  0, 128, "own address (number)"),
     ("src_mac",            27,  0,  48, "own MAC"),
+    ("rate",               29,  0,  32, "most that is sent, kb/s; 0 = the wire's", UNBUILT),
+    *_translation(5, 31, 30, "sq_"),
 )
 
 MR_ARGS = _args(
     ("index",    0,  0, 24, "MR index = key[31:8]"),
-    ("variant",  1,  0,  8, "key[7:0]"),
-    ("access",   1,  8,  8, "IBV_ACCESS_* bits"),
-    ("target",   1, 16,  2, "memory target"),
-    ("pd",       2,  0, 16, "protection domain"),
+    ("variant",  0, 24,  8, "key[7:0]"),
+    ("access",   1,  0, 16, "ACCESS_* bits", 0xf),
+    ("pd",       1, 16, 16, "protection domain"),
+    ("target",   2,  0,  3, "memory target"),
+    ("kind",     2,  4,  2, "MR_REGION, or MR_WINDOW of the QP `qpn`", UNBUILT),
     ("va",       3,  0, 64, "first address, as peers and work requests name it"),
     ("length",   5,  0, 64, "bytes"),
     ("addr",     7,  0, 64, "physical address of va"),
+    ("qpn",      9,  0, 24, "the QP that a window is bound to", UNBUILT),
+    *_translation(2, 8, 10),
 )
 
-CQ_ARGS = _args(
-    ("index",    0,  0, 12, "CQ number"),
-    ("valid",    1,  0,  1, "0 removes the CQ"),
-    ("log2",     1,  4,  4, "log2 of its entries, 1..15"),
-    ("target",   1,  8,  2, "memory target"),
-    ("page",     1, 16,  8, "doorbell page"),
+RING_ARGS = _args(
+    ("index",    0,  0, 12, "number of the queue"),
+    ("valid",    0, 16,  1, "0 removes the queue"),
+    ("log2",     0, 20,  4, "log2 of its entries, 1..15"),
+    ("page",     1,  0, 12, "doorbell page"),
+    ("target",   1, 16,  3, "memory target"),
     ("addr",     2,  0, 64, "physical address, multiple of 64"),
+    *_translation(1, 20, 4),
 )
-RQ_ARGS = CQ_ARGS
-EQ_ARGS = CQ_ARGS
+CQ_ARGS = _args(*RING_ARGS,
+    ("wide",     1, 24,  1, "entries of CQE_WIDE_BYTES", UNBUILT),
+    ("eq",       4, 16,  8, "event queue of its events", UNBUILT),
+    ("count",    5,  0, 16, "completions that an event may wait for", UNBUILT),
+    ("period",   5, 16, 16, "microseconds that an event may wait", UNBUILT),
+)
+RQ_ARGS = _args(*RING_ARGS,
+    ("wide",     1, 24,  1, "slots of 128 bytes, up to MAX_RECV_SGES buffers", UNBUILT),
+    ("shared",   1, 25,  1, "several QPs take from it: a shared receive queue", UNBUILT),
+    ("limit",    4, 16, 16, "event when fewer work requests are left; 0 = none", UNBUILT),
+)
+EQ_ARGS = _args(*RING_ARGS,
+    ("vector",   4, 16, 12, "interrupt of its events", UNBUILT),
+    ("count",    5,  0, 16, "events that an interrupt may wait for", UNBUILT),
+    ("period",   5, 16, 16, "microseconds that an interrupt may wait", UNBUILT),
+)
+
+# Commands that are not built.
+AH_ARGS = _args(
+    ("index",       0,  0,  16, "address handle"),
+    ("valid",       0, 16,   1, "0 removes it"),
+    ("ipv6",        0, 17,   1, "as of a QP"),
+    ("vlan_en",     0, 18,   1, "as of a QP"),
+    ("priority",    0, 20,   3, "as of a QP"),
+    ("pmtu",        0, 24,   3, "longest message, code as of a QP"),
+    ("pd",          1,  0,  16, "protection domain"),
+    ("gid_index",   1, 16,   8, "own address"),
+    ("hop_limit",   1, 24,   8, "TTL / hop limit"),
+    ("tclass",      2,  0,   8, "TOS / traffic class byte"),
+    ("flow_label",  2, 12,  20, "IPv6 flow label"),
+    ("vlan_tci",    3,  0,  16, "802.1Q tag control"),
+    ("udp_sport",   3, 16,  16, "UDP source port"),
+    ("dst_mac",     4,  0,  48, "next hop's MAC"),
+    ("dst_ip",      6,  0, 128, "peer's address"),
+    ("rate",       10,  0,  32, "as of a QP"),
+)
+GID_ARGS = _args(
+    ("index",       0,  0,   8, "row of the GID table"),
+    ("valid",       0, 16,   1, "0 removes it"),
+    ("ipv6",        0, 17,   1, "0: IPv4 (low 32 bits)"),
+    ("ip",          1,  0, 128, "own address (number)"),
+    ("mac",         5,  0,  48, "own MAC"),
+)
+
+
+def words_of(layout):
+    """Argument words of a layout."""
+    return max(-(-(32*e.word + e.bit + e.width)//32) for e in layout)
+
+
+# What a command's words are, as many as it takes; the rest of a mailbox is not looked at.
+COMMAND_ARGS = {
+    CMD_MODIFY_QP: QP_ARGS, CMD_QUERY_QP: QP_ARGS[:1], CMD_WRITE_MR: MR_ARGS, CMD_INVALIDATE_MR: MR_ARGS[:2],
+    CMD_WRITE_CQ: CQ_ARGS, CMD_WRITE_RQ: RQ_ARGS, CMD_WRITE_EQ: EQ_ARGS}
+
+# Words of a query's answer; of a device's as many as there may be (capability.capability_words).
+ANSWER_WORDS = {CMD_QUERY_DEVICE: COMMAND_WORDS, CMD_QUERY_QP: words_of(QP_ARGS)}
+
+
+def known_bits(layout):
+    """[32-bit mask] of the argument words of a layout: bits that may be set in this build."""
+    number = sum(e.built << (32*e.word + e.bit) for e in layout)
+    return [(number >> (32*i)) & 0xffffffff for i in range(words_of(layout))]
 
 
 def field(layout, name):
@@ -213,8 +327,7 @@ def pack_args(layout, **values):
         if not 0 <= value < 1 << entry.width:
             raise ValueError(f"{name} must fit {entry.width} bits, not {value:#x}")
         number |= value << (32*entry.word + entry.bit)
-    count = max(-(-(32*e.word + e.bit + e.width)//32) for e in layout)
-    return [(number >> (32*i)) & 0xffffffff for i in range(count)]
+    return [(number >> (32*i)) & 0xffffffff for i in range(words_of(layout))]
 
 
 def unpack_args(layout, words):
@@ -227,17 +340,17 @@ def c_header():
     """Text of roce_abi.h: structures as offset, shift and width macros, constants as numbers."""
     lines = ["/* SPDX-License-Identifier: BSD-2-Clause */",
              "/* Made from roce_soc/abi.py. */", "#ifndef ROCE_ABI_H", "#define ROCE_ABI_H", ""]
-    prefixes = ("CMD_", "CODE_", "QP_", "EVENT_", "DOORBELL_", "FEATURE_")
+    prefixes = ("CMD_", "CODE_", "QP_", "EVENT_", "DOORBELL_", "FEATURE_", "MEMORY_", "LATENCY_", "TRANSLATION_", "MR_", "MAX_")
     for name, value in globals().items():
         if isinstance(value, int) and (name.startswith(prefixes) or name.endswith(("_BYTES", "_WORDS", "_VERSION"))):
             lines.append(f"#define ROCE_{name} {value:#x}")
-    for label, layout in (("SEND_WQE", SEND_WQE), ("RECV_WQE", RECV_WQE), ("CQE", CQE), ("EQE", EQE)):
+    for label, layout in (("SEND_WQE", SEND_WQE), ("RECV_WQE", RECV_WQE), ("SGE", SGE), ("CQE", CQE), ("CQE_WIDE", CQE_WIDE), ("EQE", EQE)):
         lines.append("")
         for e in layout:
             lines += [f"#define ROCE_{label}_{e.name.upper()}_BYTE {e.byte}  /* {e.doc} */",
                       f"#define ROCE_{label}_{e.name.upper()}_WIDTH {e.width}"]
-    for label, layout in (("QP", QP_ARGS), ("MR", MR_ARGS), ("CQ", CQ_ARGS)):
-        lines.append("")
+    for label, layout in (("QP", QP_ARGS), ("MR", MR_ARGS), ("CQ", CQ_ARGS), ("RQ", RQ_ARGS), ("EQ", EQ_ARGS), ("AH", AH_ARGS), ("GID", GID_ARGS)):
+        lines += ["", f"#define ROCE_{label}_WORDS {words_of(layout)}"]
         for e in layout:
             name = f"ROCE_ARG_{label}_{e.name.upper()}"
             lines += [f"#define {name}_WORD {e.word}  /* {e.doc} */",

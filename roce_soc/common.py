@@ -7,6 +7,7 @@ a packet) carry fields only. `valid` never depends on the same stream's `ready`.
 """
 from litex.soc.interconnect.stream import EndpointDescription
 
+from roce_soc.abi import MR_ARGS, QP_ARGS
 from roce_soc.errors import ROW_WIDTH
 
 # Limits -----------------------------------------------------------------------------------------
@@ -24,16 +25,23 @@ MAX_PMTU         = 4096
 MAX_MESSAGE      = 1 << 31        # bytes.
 MAX_FRAME        = 4096 + 128     # bytes: largest RoCE frame, all headers counted.
 PAGE_BYTES       = 4096           # a memory command never crosses a multiple of this.
-TARGET_WIDTH     = 2
+TARGET_WIDTH     = 3
 TAG_WIDTH        = 10
+PAGE_WIDTH       = 12             # bits of a doorbell page's number.
 IN_FLIGHT        = 512            # packets between their memory access and its end, each way: 1000 clocks of the smallest.
 TICK_NS          = 256            # tick of the time base.
 TICK_CYCLES      = 64             # engine clocks of a tick at 250 MHz.
 TICKS_PER_4096NS = 16             # 4.096 us, unit of the ACK time-out.
 TICKS_PER_10US   = 40             # unit of the RNR timer table: 10.24 us, never shorter than 10 us.
 
-# Memory errors (err of wack and rdata).
-MEM_OK, MEM_NO_ADDRESS, MEM_REFUSED, MEM_TIMEOUT = range(4)
+# Memory errors (err of wack and rdata): the target is not told of the address, refused, did not answer in time, had the data
+# marked bad, was gone.
+MEM_OK, MEM_NO_ADDRESS, MEM_REFUSED, MEM_TIMEOUT, MEM_POISON, MEM_GONE = range(6)
+MEM_ERR_WIDTH = 3
+
+# What a memory command is for (kind of its record).
+MEMORY_PAYLOAD, MEMORY_WQE, MEMORY_CQE, MEMORY_EQE, MEMORY_MSI = range(5)
+MEMORY_KIND_WIDTH = 3
 
 # TX owners (tx_packet.owner, tx_sent.owner).
 OWNER_REQUESTER, OWNER_RESPONDER, OWNER_ACK, OWNER_OTHER = range(4)
@@ -96,7 +104,7 @@ def where_description():
 
 
 def place_done_description():
-    return EndpointDescription([("err", 2)])
+    return EndpointDescription([("err", MEM_ERR_WIDTH)])
 
 
 # Transmit: one record per packet --------------------------------------------------------------------
@@ -122,14 +130,15 @@ def tx_sent_description():
     """Returned once per tx_packet, in order: the frame is complete in its frame FIFO, or err says
     that its payload could not be read and nothing was sent. `psn` of a request: the last one it asks for."""
     return EndpointDescription([
-        ("owner", 2), ("marker", 1), ("qpi", QPI_WIDTH), ("psn", 24), ("generation", 4), ("err", 2)])
+        ("owner", 2), ("marker", 1), ("qpi", QPI_WIDTH), ("psn", 24), ("generation", 4), ("err", MEM_ERR_WIDTH)])
 
 
 # Memory ports (contract in memory/port.py) -----------------------------------------------------------
 
 def memory_command_description():
     return EndpointDescription([
-        ("target", TARGET_WIDTH), ("addr", 64), ("length", 13), ("qpi", QPI_WIDTH), ("tag", TAG_WIDTH)])
+        ("target", TARGET_WIDTH), ("addr", 64), ("length", 13), ("qpi", QPI_WIDTH), ("tag", TAG_WIDTH),
+        ("kind", MEMORY_KIND_WIDTH), ("relaxed", 1)])
 
 
 def memory_wdata_description(dw=DATA_WIDTH):
@@ -137,11 +146,11 @@ def memory_wdata_description(dw=DATA_WIDTH):
 
 
 def memory_wack_description():
-    return EndpointDescription([("tag", TAG_WIDTH), ("err", 2)])
+    return EndpointDescription([("tag", TAG_WIDTH), ("err", MEM_ERR_WIDTH)])
 
 
 def memory_rdata_description(dw=DATA_WIDTH):
-    return EndpointDescription([("data", dw), ("tag", TAG_WIDTH), ("err", 2)])
+    return EndpointDescription([("data", dw), ("tag", TAG_WIDTH), ("err", MEM_ERR_WIDTH)])
 
 
 # Protection -----------------------------------------------------------------------------------------
@@ -161,7 +170,7 @@ def mr_result_description():
 
 def doorbell_description():
     """`kind` is the offset in the owner page divided by 4 (abi.DOORBELL_*)."""
-    return EndpointDescription([("kind", 3), ("page", 8), ("queue", 16), ("index", 16)])
+    return EndpointDescription([("kind", 3), ("page", PAGE_WIDTH), ("queue", 16), ("index", 16)])
 
 
 def cqe_description():
@@ -188,10 +197,14 @@ def refusal_description():
 
 # QP connection row: written by the command port alone, read by every stage ----------------------------
 
+def _built(layout, *without):
+    """[(name, bits)] of command arguments that this build knows."""
+    return [(a.name, a.built.bit_length()) for a in layout if a.built and a.name not in without]
+
+
 def connection_layout():
     """Fields of the connection row: the arguments of CMD_MODIFY_QP except index, start PSNs and what a query alone tells."""
-    from roce_soc.abi import QP_ARGS
-    return [(a.name, a.width) for a in QP_ARGS if a.name not in ("qpi", "draining", "sq_psn", "rq_psn")]
+    return _built(QP_ARGS, "qpi", "draining", "sq_psn", "rq_psn")
 
 
 # Receive side, in packet order ------------------------------------------------------------------------
@@ -225,7 +238,12 @@ def rx_verdict_description():
 
 # Commands to queue owners -----------------------------------------------------------------------------
 
+def mr_write_description():
+    """A region's row from the command port: the arguments of CMD_WRITE_MR; valid_row 0 removes the region at `index`."""
+    return EndpointDescription([("valid_row", 1)] + _built(MR_ARGS))
+
+
 def ring_write_description():
     """A ring object's geometry from the command port (abi.CQ_ARGS): CQ, RQ or EQ."""
     return EndpointDescription([
-        ("index", QPI_WIDTH), ("enable", 1), ("log2", 4), ("target", TARGET_WIDTH), ("page", 8), ("addr", 64)])
+        ("index", QPI_WIDTH), ("enable", 1), ("log2", 4), ("target", TARGET_WIDTH), ("page", PAGE_WIDTH), ("addr", 64)])

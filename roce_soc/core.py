@@ -60,8 +60,8 @@ class RoCECore(LiteXModule):
         Packet buffer in 512-byte chunks.
     doorbell_pages : int
         Owner pages of the doorbell window.
-    memory_bytes : int
-        Size of memory target 0, for software to read.
+    memories : tuple of capability.MemoryTarget
+        What lies behind the memory ports, by target, for software to read.
     scalable_ticks : bool
         Simulation: the tick's clocks are a register.
     tick_cycles : int
@@ -85,14 +85,14 @@ class RoCECore(LiteXModule):
     link : ClockLink from sys to the engine's clock, for what else lies on both sides.
     """
     def __init__(self, *, n_qps=DEFAULT_QPS, n_mrs=DEFAULT_MRS, n_cqs=DEFAULT_CQS, n_chunks=512, doorbell_pages=16,
-                 memory_bytes=0, scalable_ticks=False, tick_cycles=TICK_CYCLES, clock_domain="sys"):
+                 memories=(), scalable_ticks=False, tick_cycles=TICK_CYCLES, clock_domain="sys"):
         self.link = link = ClockLink("sys", clock_domain)
 
         # Tables.
         self.context = context = QPContext(n_qps)
         self.mr      = mr      = MRTable(n_mrs)
         words        = capability.capability_words(
-            n_qps=n_qps, n_mrs=n_mrs, n_cqs=n_cqs, n_rqs=n_qps, memory_bytes=memory_bytes)
+            n_qps=n_qps, n_mrs=n_mrs, n_cqs=n_cqs, n_rqs=n_qps, memories=memories)
         self.capability = capability.RoCECapability(words)
         self.command = command = CommandPort(
             context, n_mrs=n_mrs, n_cqs=n_cqs, n_rqs=n_qps, capability=[v for v, _ in words.values()])

@@ -10,6 +10,7 @@ records and in a CQE's vendor_err; 0 means no error. Indices are ABI: rows are a
 """
 from dataclasses import dataclass
 
+from roce_soc.abi import EVENT_CQ_ERR, EVENT_NAMES, EVENT_QP_ACCESS_ERR, EVENT_QP_FATAL, EVENT_QP_REQ_ERR
 from roce_soc.opcodes import (NAK_INVALID_REQUEST, NAK_PSN_SEQUENCE, NAK_REMOTE_ACCESS,
                               NAK_REMOTE_OPERATIONAL, SYNDROME_RNR)
 from roce_soc.verbs import (WC_BAD_RESP_ERR, WC_LOC_LEN_ERR, WC_LOC_PROT_ERR, WC_LOC_QP_OP_ERR,
@@ -30,7 +31,9 @@ class ErrorRow:
     its low five bits), NONE (no refusal on the wire: see `condition`). `local_status` is the status
     of the own work request that fails (RESPONDER: the receive in use, if one is), `peer_status` that
     of the requester at the other end. `qp_effect` ERR moves the QP to ERR. All RC; UC and UD drop
-    without answer instead (rows UC_DROPPED, UD_DROPPED).
+    without answer instead (rows UC_DROPPED, UD_DROPPED). `event` is the asynchronous event of the QP or CQ that
+    fails with it (abi.EVENT_*, None: nothing fails); `access`: a key, right or bound was broken, what a monitor of
+    intrusions counts.
     """
     index        : int
     name         : str
@@ -43,31 +46,33 @@ class ErrorRow:
     peer_status  : int
     qp_effect    : str
     counter      : str
+    event        : int
+    access       : bool
 
 STAGES   = ("RECEIVE", "RESPONDER", "REQUESTER", "COMPLETER", "QUEUE")
 _PREFIX  = {"RECEIVE": "rx", "RESPONDER": "resp", "REQUESTER": "req", "COMPLETER": "comp", "QUEUE": "queue"}
 
-def _row(index, name, stage, condition, clause, wire, syndrome=None, local=None, peer=None, effect="NONE"):
+def _row(index, name, stage, condition, clause, wire, syndrome=None, local=None, peer=None, effect="NONE", event=None, access=False):
     return ErrorRow(index, name, stage, condition, clause, wire, syndrome, local, peer, effect,
-                    f"{_PREFIX[stage]}_{name.lower()}")
+                    f"{_PREFIX[stage]}_{name.lower()}", event, access)
 
-def _receive(index, name, condition, clause):
-    return _row(index, name, "RECEIVE", condition, clause, "DROP")
+def _receive(index, name, condition, clause, access=False):
+    return _row(index, name, "RECEIVE", condition, clause, "DROP", access=access)
 
-def _invalid(index, name, condition, clause, local=WC_REM_INV_REQ_ERR):
+def _invalid(index, name, condition, clause, local=WC_REM_INV_REQ_ERR, access=False):
     return _row(index, name, "RESPONDER", condition, clause, "NAK", NAK_INVALID_REQUEST,
-                local, WC_REM_INV_REQ_ERR, "ERR")
+                local, WC_REM_INV_REQ_ERR, "ERR", EVENT_QP_REQ_ERR, access)
 
 def _access(index, name, condition, clause):
     return _row(index, name, "RESPONDER", condition, clause, "NAK", NAK_REMOTE_ACCESS,
-                WC_REM_ACCESS_ERR, WC_REM_ACCESS_ERR, "ERR")
+                WC_REM_ACCESS_ERR, WC_REM_ACCESS_ERR, "ERR", EVENT_QP_ACCESS_ERR, True)
 
-def _operational(index, name, condition, clause, local):
+def _operational(index, name, condition, clause, local, access=False):
     return _row(index, name, "RESPONDER", condition, clause, "NAK", NAK_REMOTE_OPERATIONAL,
-                local, WC_REM_OP_ERR, "ERR")
+                local, WC_REM_OP_ERR, "ERR", EVENT_QP_FATAL, access)
 
-def _fatal(index, name, stage, condition, clause, local):
-    return _row(index, name, stage, condition, clause, "NONE", local=local, effect="ERR")
+def _fatal(index, name, stage, condition, clause, local, event=EVENT_QP_FATAL, access=False):
+    return _row(index, name, stage, condition, clause, "NONE", local=local, effect="ERR", event=event, access=access)
 
 _ROWS = (
     # Receive: L2 to L4, ICRC, BTH, QP lookup. Dropped, counted, nothing else touched.
@@ -86,10 +91,10 @@ _ROWS = (
     _receive(12, "QPN_GENERATION",  "QPN of an earlier generation: the QP was destroyed and its row used again", "9.6.1.1"),
     _receive(13, "QP_STATE",        "QP in RESET, INIT or ERR; for responses: not RTS or SQD", "10.3.1"),
     _receive(14, "TRANSPORT_CLASS", "opcode class (RC, UC, UD) not that of the QP", "9.6.1.1"),
-    _receive(15, "PKEY",            "P_Key: low 15 bits differ, or neither side is a full member", "9.6.1.1, 10.9"),
+    _receive(15, "PKEY",            "P_Key: low 15 bits differ, or neither side is a full member", "9.6.1.1, 10.9", True),
     _receive(16, "ADDRESS",         "RC, UC: source or destination IP address not that of the QP", "9.6.1.2, A17"),
     _receive(17, "GID",             "destination IP address not in the GID table (UD, multicast)", "9.6.1.2"),
-    _receive(18, "QKEY",            "UD: Q_Key of the DETH not that of the QP", "9.6.1.4"),
+    _receive(18, "QKEY",            "UD: Q_Key of the DETH not that of the QP", "9.6.1.4", True),
     _receive(19, "BUFFER_FULL",     "no packet-buffer slot free, or too many packets wait for receive work requests: "
              "the whole frame is dropped", "802.1Qbb 36"),
     _receive(20, "CNP_IGNORED",     "CNP while congestion control is off or for a QP without it", "A17"),
@@ -106,7 +111,8 @@ _ROWS = (
     _row(24, "DUPLICATE_DROPPED", "RESPONDER", "duplicate READ or atomic outside the saved range, with another R_Key, "
          "or whose resource was used again, or without a place to wait for its look-up", "9.7.5.1", "DROP"),
     _invalid(25, "OPCODE_SEQUENCE", "MIDDLE or LAST outside a message of its kind; FIRST or ONLY inside one", "9.7.4.1.2"),
-    _invalid(26, "QP_ACCESS",       "operation not granted by the QP's access flags or not in this build", "9.7.4.1.3"),
+    _invalid(26, "QP_ACCESS",       "operation not granted by the QP's access flags or not in this build", "9.7.4.1.3",
+             access=True),
     _row(27, "RNR", "RESPONDER", "no receive work request for a SEND or for immediate data", "9.7.5.2.8", "RNR", SYNDROME_RNR),
     _invalid(28, "READ_RESOURCES",  "READ or atomic beyond max_dest_rd_atomic, or that is 0", "9.7.4.1.3"),
     # Responder: length.
@@ -124,18 +130,18 @@ _ROWS = (
     _access(37, "MR_BOUNDS",        "address range outside the region or beyond 2^64", "9.7.4.1.4"),
     _access(38, "MR_ACCESS",        "region does not grant the access", "9.7.4.1.4"),
     # Responder: own side.
-    _operational(39, "RECV_PROTECTION", "local key, bounds or right of a receive's buffer", "9.9.3", WC_LOC_PROT_ERR),
+    _operational(39, "RECV_PROTECTION", "local key, bounds or right of a receive's buffer", "9.9.3", WC_LOC_PROT_ERR, True),
     _operational(40, "RECV_WQE",        "receive work request malformed or not readable", "9.9.3", WC_LOC_QP_OP_ERR),
     _operational(41, "MEMORY_FAULT",    "memory target refused or timed out while data was placed or READ data fetched",
                  "9.9.3", WC_LOC_QP_OP_ERR),
     _fatal(42, "INVALIDATE_KEY", "RESPONDER", "SEND with invalidate: key cannot be invalidated; no NAK", "9.9.3 class J",
-           WC_REM_INV_REQ_ERR),
+           WC_REM_INV_REQ_ERR, EVENT_QP_REQ_ERR, True),
     _row(43, "UC_DROPPED", "RESPONDER", "UC message given up: gap, opcode, length, key or no receive; the receive is "
          "used again by the next FIRST or ONLY", "9.8.2", "DROP"),
     _row(44, "UD_DROPPED", "RESPONDER", "UD packet without a receive work request or longer than it", "9.8.3", "DROP"),
     # Requester.
     _fatal(45, "LOCAL_PROTECTION", "REQUESTER", "local key, protection domain, bounds or right of a send buffer", "9.9.2",
-           WC_LOC_PROT_ERR),
+           WC_LOC_PROT_ERR, access=True),
     _fatal(46, "LOCAL_LENGTH",     "REQUESTER", "message longer than 2^31, or UD message longer than the path MTU", "9.9.2",
            WC_LOC_LEN_ERR),
     _fatal(47, "LOCAL_OPERATION",  "REQUESTER", "work request opcode unknown, not for the QP's type, or READ or atomic with "
@@ -159,9 +165,10 @@ _ROWS = (
     _fatal(59, "READ_LENGTH",      "COMPLETER", "READ response whose length is not the path MTU or what is left", "9.9.2",
            WC_LOC_LEN_ERR),
     _fatal(60, "RESPONSE_MEMORY",  "COMPLETER", "READ or atomic data could not be placed: local key or memory target",
-           "9.9.2", WC_LOC_PROT_ERR),
+           "9.9.2", WC_LOC_PROT_ERR, access=True),
     # Queues.
-    _row(61, "CQ_OVERFLOW", "QUEUE", "completion for a full CQ: not written, event CQ_ERR", "10.2", "NONE", effect="ERR"),
+    _row(61, "CQ_OVERFLOW", "QUEUE", "completion for a full CQ: not written, event CQ_ERR", "10.2", "NONE", effect="ERR",
+         event=EVENT_CQ_ERR),
     _row(62, "FLUSH", "QUEUE", "work request of a QP in ERR", "10.3.1", "NONE", local=WC_WR_FLUSH_ERR),
     _row(63, "DOORBELL", "QUEUE", "doorbell for a queue that does not exist, from another's page, or beyond its ring",
          "10.2", "NONE"),
@@ -184,10 +191,11 @@ def _status(number):
 
 def markdown_table():
     """The table as markdown, made for the documentation."""
-    lines = ["| # | row | stage | condition | wire | own status | peer's status | QP | counter | clause |",
-             "|---|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| # | row | stage | condition | wire | own status | peer's status | QP | event | access | counter | clause |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for r in _ROWS:
         wire = r.wire if r.syndrome is None else f"{r.wire} 0x{r.syndrome:02x}"
         lines.append(f"| {r.index} | {r.name} | {r.stage} | {r.condition} | {wire} | {_status(r.local_status)} "
-                     f"| {_status(r.peer_status)} | {r.qp_effect} | {r.counter} | {r.clause} |")
+                     f"| {_status(r.peer_status)} | {r.qp_effect} | {'-' if r.event is None else EVENT_NAMES[r.event]} "
+                     f"| {'yes' if r.access else '-'} | {r.counter} | {r.clause} |")
     return "\n".join(lines) + "\n"

@@ -51,7 +51,7 @@ STATUS = _words(STATUS_OFFSET,
 
 # Requests: the asker writes opcode and arguments, then `submit` := another number; the firmware
 # answers in result words, then `done` := `submit`.
-REQUEST_WORDS = 40
+REQUEST_WORDS = 1 + abi.COMMAND_WORDS
 REQUEST = _words(REQUEST_OFFSET,
     ("submit",   "sequence number, written last by the asker"),
     ("done",     "sequence number of the request that was answered"),
@@ -153,7 +153,7 @@ ATTR_FIELDS = {
     "PKEY_INDEX":         ("pkey",),
     "PORT":               ("src_mac", "src_ip", "ipv6"),
     "QKEY":               ("qkey",),
-    "AV":                 ("dst_mac", "dst_ip", "hop_limit", "tclass", "vlan_en", "vlan_tci", "flow_label", "udp_sport"),
+    "AV":                 ("dst_mac", "dst_ip", "gid_index", "priority", "hop_limit", "tclass", "vlan_en", "vlan_tci", "flow_label", "udp_sport"),
     "PATH_MTU":           ("pmtu",),
     "TIMEOUT":            ("timeout",),
     "RETRY_CNT":          ("retry_cnt",),
@@ -180,7 +180,7 @@ def qp_fields():
     for arg in abi.QP_ARGS:
         if arg.name in ("qpi", "state", "draining"):
             continue
-        low, high = FIELD_LIMITS.get(arg.name, (0, (1 << min(arg.width, 32)) - 1))
+        low, high = FIELD_LIMITS.get(arg.name, (0, arg.built & 0xffffffff))
         rows.append(QpField(arg.name, arg.word, arg.bit, arg.width, owner.get(arg.name), low, high))
     return rows
 

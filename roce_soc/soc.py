@@ -21,6 +21,7 @@ from litex.soc.integration.soc_core import SoCCore
 from litex.soc.interconnect import stream, wishbone
 
 from roce_soc import abi, firmware
+from roce_soc.capability import MemoryTarget
 from roce_soc.clocks import ClockLink, bound_delay
 from roce_soc.common import event_description
 from roce_soc.core import RoCECore
@@ -178,7 +179,7 @@ def add_engine(soc, phy, name, memory_size, clk_freq, parameters):
     # In simulation the clock's frequency is a name only, and the tick a register.
     if not parameters.get("scalable_ticks"):
         parameters = {"tick_cycles": tick_cycles_of(clk_freq), **parameters}
-    core = RoCECore(memory_bytes=memory_size, **parameters)
+    core = RoCECore(memories=(MemoryTarget(abi.MEMORY_SRAM, memory_size),), **parameters)
     soc.add_module(name=name, module=core)
     soc.comb += [phy.source.connect(core.rx), core.tx.connect(phy.sink)]
 

@@ -137,7 +137,7 @@ class Resets:
         counters = self.counters()
         assert not any(counters[n] for n in ("tx_requests", "completions", "rewinds", "tx_reads")), counters
         engine.open(TICK)
-        assert self.query() == [SPARE] + [0]*31
+        assert self.query() == [SPARE] + [0]*(abi.words_of(abi.QP_ARGS) - 1)
         self.model_bench = ModelBench(seed=self.seed, qps=self.qps, tick_cycles=TICK, bench=bench, timeout=11)
         self.begin()
         self.work(200)
@@ -160,8 +160,7 @@ class Resets:
     @staticmethod
     def _words(row):
         """What a query answers for a row: all but what the engine does not keep."""
-        words = abi.pack_args(abi.QP_ARGS, **{n: v for n, v in row.items() if n not in ("sq_psn", "rq_psn")})
-        return words + [0]*(abi.COMMAND_WORDS - len(words))
+        return abi.pack_args(abi.QP_ARGS, **{n: v for n, v in row.items() if n not in ("sq_psn", "rq_psn")})
 
     def counters(self):
         return {name: self.engine.counter(TRAFFIC_BASE + n) for n, name in enumerate(COUNTERS)}

@@ -14,7 +14,7 @@ from roce_soc.network.transmit import ControlFIFO, FrameFIFO
 from roce_soc.table import BypassFIFO, BypassQueue
 from sim.engine import Engines
 from sim.harness import Sim, Violation, build
-from sim.harness.emit import _signals
+from sim.harness.emit import signals_of
 from sim.soc import bounded
 
 FIFOS = (stream.SyncFIFO, stream.AsyncFIFO, stream.ClockDomainCrossing, BypassFIFO, BypassQueue, PayloadFIFO, ControlFIFO, FrameFIFO)
@@ -84,9 +84,9 @@ def unbounded(module, ports):
 def test_every_fifo_without_ready_is_bounded():
     """The engine in its own clock, two memories behind the hub; the slow path."""
     engine = Engines(1, {}, targets=2, separate=True)
-    assert unbounded(engine, _signals(engine.ios())) == []
+    assert unbounded(engine, signals_of(engine.ios())) == []
     path = RoCESlowPath(0x02_00_00_00_00_01, "10.0.0.1", 250e6)
-    assert unbounded(path, _signals({"sink": path.sink, "source": path.source})) == []
+    assert unbounded(path, signals_of({"sink": path.sink, "source": path.source})) == []
 
 
 class Store(LiteXModule):
@@ -107,7 +107,7 @@ class Store(LiteXModule):
 @pytest.mark.parametrize("trusting,stated,found", [(True, False, ["top.fifo"]), (True, True, []), (False, False, [])])
 def test_unbounded(trusting, stated, found):
     store = Store(trusting, stated)
-    assert unbounded(store, _signals({"sink": store.sink, "source": store.source})) == found
+    assert unbounded(store, signals_of({"sink": store.sink, "source": store.source})) == found
 
 
 def test_sim_raises():

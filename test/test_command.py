@@ -188,6 +188,34 @@ def test_bad_values(so, bad, word):
     assert bench.modify(abi.QP_RTR, pmtu=6)[:2] == (abi.CODE_BAD_VALUE, 2)
 
 
+@pytest.mark.parametrize("name,words", [("QP", None), ("MR", abi.CMD_WRITE_MR), ("CQ", abi.CMD_WRITE_CQ), ("RQ", abi.CMD_WRITE_RQ),
+    ("EQ", abi.CMD_WRITE_EQ)])
+def test_unknown_bits(so, name, words):
+    """A bit that this build does not know, of a field that is laid out or of none, is refused by its word; nothing is written."""
+    bench  = Bench(so)
+    layout = getattr(abi, f"{name}_ARGS")
+    good   = dict(qpi=3, qpn=0x13, state=abi.QP_INIT, pmtu=3, sq_log2=4) if name == "QP" else dict(index=0, **dict(valid=1, log2=3) if name != "MR" else {})
+    number = sum(word << 32*i for i, word in enumerate(abi.pack_args(layout, **good)))
+    known  = sum(word << 32*i for i, word in enumerate(abi.known_bits(layout)))
+    wrong  = [bit for bit in range(32*abi.words_of(layout)) if not known >> bit & 1]
+    fields = {32*a.word + a.bit for a in layout if not a.built}
+    # Each field's first bit, the first bits of gaps, and a few more.
+    for bit in sorted(fields | {bit for bit in wrong if bit - 1 not in wrong} | set(wrong[::37])):
+        bad = number | 1 << bit
+        out = bench.run(words or abi.CMD_MODIFY_QP, [bad >> 32*i & 0xffffffff for i in range(abi.words_of(layout))])
+        assert out == (abi.CODE_BAD_VALUE, bit//32, []), bit
+    assert bench.row(3)["qpn"] == 0 and not len(bench.mr) and not len(bench.cq)
+    if name in ("RQ", "EQ"):
+        return      # nobody takes a good one here.
+    assert bench.run(words or abi.CMD_MODIFY_QP, abi.pack_args(layout, **good))[0] == abi.CODE_OK
+    # What is taken away is named by its number alone.
+    if name == "QP":
+        assert bench.modify(abi.QP_ERR, rate=1, priority=7)[0] == abi.CODE_OK
+        assert bench.modify(abi.QP_RESET, rate=1, priority=7)[0] == abi.CODE_OK
+    elif name != "MR":
+        assert bench.run(words, abi.pack_args(layout, index=0, translation=1))[0] == abi.CODE_OK
+
+
 @pytest.mark.parametrize("bad,word", [(dict(qpi=1, qpn=1), 1), (dict(qpi=0, qpn=0), 1), (dict(qpi=15, qpn=0xffffff), 1), (dict(recv_cq=8), 4)])
 def test_reserved_numbers(so, bad, word):
     """QPNs 0, 1 and 0xffffff are never made; both completion queues must exist. The last good ones beside them pass."""
@@ -209,8 +237,8 @@ def test_bad_rings(so):
     """A ring of one entry, or an unaligned one, is refused; an entry that takes a ring away may say anything."""
     bench = Bench(so)
     for command in (abi.CMD_WRITE_CQ, abi.CMD_WRITE_RQ, abi.CMD_WRITE_EQ):
-        for bad in (dict(log2=0, addr=0x1000), dict(log2=3, addr=0x1020)):
-            assert bench.run(command, abi.pack_args(abi.CQ_ARGS, index=0, valid=1, **bad))[:2] == (abi.CODE_BAD_VALUE, 1)
+        for bad, word in ((dict(log2=0, addr=0x1000), 0), (dict(log2=3, addr=0x1020), 2)):
+            assert bench.run(command, abi.pack_args(abi.CQ_ARGS, index=0, valid=1, **bad))[:2] == (abi.CODE_BAD_VALUE, word)
     assert bench.run(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=1, valid=0, log2=0, addr=1))[0] == abi.CODE_OK
     assert bench.cq.recv().enable == 0
 

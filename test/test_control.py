@@ -17,7 +17,7 @@ from software.control.roce import Bus, CommandError, RoCE
 class Device(Bus):
     """A mailbox, memory and doorbells that remember; `refuse` is the code of the next command."""
     def __init__(self, size=1 << 20):
-        self.args, self.at, self.status, self.refuse = [0]*32, 0, 0, 0
+        self.args, self.at, self.status, self.refuse = [0]*abi.COMMAND_WORDS, 0, 0, 0
         self.commands, self.bells, self.size = [], [], size
 
     def write_register(self, name, value):

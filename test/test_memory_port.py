@@ -354,7 +354,7 @@ def test_parameters():
         with pytest.raises(ValueError, match="tag_bits"):
             MemoryReadArbiter(2, tag_bits=bad)
     for cls in (MemoryWriteRouter, MemoryReadRouter):
-        for bad in (0, 5):
+        for bad in (0, 9):
             with pytest.raises(ValueError, match="n_targets"):
                 cls(n_targets=bad)
     with pytest.raises(ValueError, match="read_beats"):

@@ -37,7 +37,7 @@ def test_link_came_up_with_its_second_attempt(pair):
 
 
 def test_capability_registers_and_command_agree(pair):
-    words = capability.capability_words(n_qps=256, n_mrs=1024, n_cqs=256, n_rqs=256, memory_bytes=4 << 20)
+    words = capability.capability_words(n_qps=256, n_mrs=1024, n_cqs=256, n_rqs=256, memories=(capability.MemoryTarget(abi.MEMORY_SRAM, 4 << 20),))
     for name, (value, _) in words.items():
         assert pair.bus.read_register(f"roce_capability_{name}") == value, name
     answer = pair.roce.command(abi.CMD_QUERY_DEVICE, [], answer=True)

@@ -9,17 +9,12 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.abi import MR_ARGS
-from roce_soc.common import DEFAULT_MRS, TARGET_WIDTH, mr_request_description, mr_result_description
+from roce_soc.common import DEFAULT_MRS, TARGET_WIDTH, mr_request_description, mr_result_description, mr_write_description
 from roce_soc.drain import Drain
 from roce_soc.errors import index_of
 from roce_soc.table import StateTable, clocked_port
 
 MAX_MRS = 1 << 16
-
-def mr_write_description():
-    """A region to write: the arguments of CMD_WRITE_MR; valid_row 0 removes the region at `index`."""
-    return stream.EndpointDescription([("valid_row", 1)] + [(a.name, a.width) for a in MR_ARGS])
 
 # Last address + 1 takes 65 bits; `delta` is what must be added to an address to make it physical.
 ROW = [("enable", 1), ("variant", 8), ("access", 4), ("pd", 16), ("target", TARGET_WIDTH),

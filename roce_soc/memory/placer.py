@@ -11,7 +11,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc.bounds import counted
 from roce_soc.common import (
-    DATA_BYTES, DATA_WIDTH, IN_FLIGHT, PAGE_BYTES, QPI_WIDTH, TAG_WIDTH, TARGET_WIDTH,
+    DATA_BYTES, DATA_WIDTH, IN_FLIGHT, MEM_ERR_WIDTH, PAGE_BYTES, QPI_WIDTH, TAG_WIDTH, TARGET_WIDTH,
     memory_command_description, place_description, place_done_description, where_description)
 from roce_soc.memory.port import MemoryWritePort
 from roce_soc.table import BypassFIFO
@@ -255,10 +255,10 @@ class PayloadPlacer(LiteXModule):
 
     def _do_acknowledge(self, order):
         """Counts acknowledges into the packet at the head of the order."""
-        self.acks = acks = BypassFIFO([("err", 2)], 2*RECORDS)
+        self.acks = acks = BypassFIFO([("err", MEM_ERR_WIDTH)], 2*RECORDS)
         self.submodules += counted(acks, "acknowledges: two commands at most for each record in `order`")
-        seen, err = Signal(2), Signal(2)
-        err_now, complete = Signal(2), Signal()
+        seen, err = Signal(2), Signal(MEM_ERR_WIDTH)
+        err_now, complete = Signal(MEM_ERR_WIDTH), Signal()
         enough, last = Signal(), Signal()
         ready  = Signal()
         counts = self.counts.source

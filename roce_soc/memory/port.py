@@ -10,7 +10,7 @@ adapter drives wack, rdata. Layouts: memory_*_description of common.py.
    beat. An rcmd is issued only with room for its answer: wack and rdata are always accepted, their
    ready is constant 1.
 3. Each wcmd is answered by one wack, each rcmd by as many beats as its range touches, `last` on the
-   final one, whatever happens. err: MEM_OK, MEM_NO_ADDRESS, MEM_REFUSED, MEM_TIMEOUT. Data of an error is zero.
+   final one, whatever happens. err: MEM_* of common.py. Data of an error is zero.
 4. Of one port and target, writes become visible in order of issue, so do wacks and answers. Nothing
    is said about the order between targets, ports, reads and writes. Beats of two answers never mix.
    Payload ports want more: answers in order of issue whatever the targets (memory/router.py, in_order).

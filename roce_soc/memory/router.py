@@ -10,7 +10,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.bounds import counted
-from roce_soc.common import DATA_BYTES, DATA_WIDTH, PAGE_BYTES, TAG_WIDTH, TARGET_WIDTH, memory_wack_description
+from roce_soc.common import DATA_BYTES, DATA_WIDTH, MEM_ERR_WIDTH, PAGE_BYTES, TAG_WIDTH, TARGET_WIDTH, memory_wack_description
 from roce_soc.memory.port import DEPTH, MemoryReadPort, MemoryWriteArbiter, MemoryWritePort, beats_of
 from roce_soc.memory.watchdog import TIMEOUT_CYCLES, MemoryNoTarget, MemoryReadTimeout, MemoryWriteTimeout
 from roce_soc.table import BypassFIFO
@@ -144,7 +144,7 @@ class MemoryReadSplit(LiteXModule):
         for n, out in enumerate(self.ways):
             # What does not exist has no data to keep.
             wide   = n != len(self.ways) - 1
-            layout = [("tag", TAG_WIDTH), ("err", 2)] + ([("data", self.port.rdata.data.nbits)] if wide else [])
+            layout = [("tag", TAG_WIDTH), ("err", MEM_ERR_WIDTH)] + ([("data", self.port.rdata.data.nbits)] if wide else [])
             buffer = stream.SyncFIFO(layout, read_beats, buffered=True)
             setattr(self.submodules, f"buffer{n}", buffer)
             self.buffers.append(buffer)

@@ -13,7 +13,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc import opcodes
 from roce_soc.bounds import counted
-from roce_soc.common import DATA_WIDTH, OWNER_ACK, OWNER_REQUESTER, QPI_WIDTH, tx_packet_description
+from roce_soc.common import DATA_WIDTH, MEM_ERR_WIDTH, OWNER_ACK, OWNER_REQUESTER, QPI_WIDTH, tx_packet_description
 from roce_soc.packet import header
 from roce_soc.packet.align import ALL_LANES, LANE_BITS, ByteRotator, expand, lanes_from, lanes_to
 from roce_soc.packet.icrc import tree
@@ -26,13 +26,13 @@ BEAT_BITS    = 7
 
 def payload_description(dw=DATA_WIDTH):
     """Beats as they come from memory: byte `addr` of the packet is in lane addr modulo 64 of its first beat."""
-    return stream.EndpointDescription([("data", dw), ("err", 2)])
+    return stream.EndpointDescription([("data", dw), ("err", MEM_ERR_WIDTH)])
 
 
 def frame_params():
     """Travels with a frame from the encoder to network/transmit; err holds on the last beat."""
     return [("marker", 1), ("control", 1), ("loop", 1), ("owner", 2), ("qpi", QPI_WIDTH), ("psn", 24), ("generation", 4),
-        ("err", 2)]
+        ("err", MEM_ERR_WIDTH)]
 
 
 def geometry_layout():
@@ -275,9 +275,9 @@ class RoCEEncoder(LiteXModule):
         go, want     = Signal(), Signal()
         skip         = Signal()                # a step that only takes payload ahead.
         left, beats_in = Signal(BEAT_BITS), Signal(BEAT_BITS)
-        held_err     = Signal(2)
+        held_err     = Signal(MEM_ERR_WIDTH)
         self.beat    = beat = Signal(BEAT_BITS)
-        self.err     = Signal(2)
+        self.err     = Signal(MEM_ERR_WIDTH)
         self.started = started = Signal()
         self.straight = Signal()
         self.step, self.emit, self.finish = step, emit, finish = Signal(), Signal(), Signal()

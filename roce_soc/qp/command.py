@@ -13,8 +13,8 @@ from litex.soc.interconnect import stream
 from roce_soc import abi
 from roce_soc.common import (
     CTL_ERR, CTL_RESET, CTL_RESUME, CTL_SQD, CTL_START, CTL_STOP, MAX_READS, connection_layout, ctl_description,
-    event_description, ring_write_description)
-from roce_soc.qp.mailbox import CommandMailbox, MailboxCrossing
+    event_description, mr_write_description, ring_write_description)
+from roce_soc.qp.mailbox import WORD_BITS, CommandMailbox, MailboxCrossing, words_of_command
 from roce_soc.table import StateTable
 
 # Whose part of a QP a control operation is for.
@@ -116,10 +116,11 @@ class CommandPort(LiteXModule):
     drain_begins, qpi, drained : out, out, in
         A QP's row changes otherwise than within SQD; whether that QP has done all that was begun before SQD (RetireWalker).
     owned(index) : whether a receive queue belongs to a QP (expression, same clock); call before finalisation.
-    mr_write : {args of abi.MR_ARGS, valid_row}, cq_write, rq_write, eq_write : ring_write_description(), out
+    mr_write : mr_write_description(), cq_write, rq_write, eq_write : ring_write_description(), out
 
-    Latency: 8 to 20 clocks a command; RESET and ERR take as long as what is in flight.
-    Errors : CODE_* of the ABI.
+    Latency: 8 to 20 clocks a command and one for each of its words; RESET and ERR take as long as what is in flight.
+    Errors : CODE_* of the ABI; CODE_BAD_VALUE names the first word with a bit that this build does not know, else the first
+        with a value that it refuses. RESET, ERR and the removal of a ring look at no more than the number.
     """
     def __init__(self, context, *, n_mrs, n_cqs, n_rqs, capability, timeout=1 << 22):
         self.context    = context
@@ -133,7 +134,7 @@ class CommandPort(LiteXModule):
         self.fatals     = []
         self.owners     = {}
         self.event      = stream.Endpoint(event_description())
-        self.mr_write   = stream.Endpoint([("valid_row", 1)] + [(a.name, a.width) for a in abi.MR_ARGS])
+        self.mr_write   = stream.Endpoint(mr_write_description())
         self.cq_write   = stream.Endpoint(ring_write_description())
         self.rq_write   = stream.Endpoint(ring_write_description())
         self.eq_write   = stream.Endpoint(ring_write_description())
@@ -141,7 +142,9 @@ class CommandPort(LiteXModule):
         # # #
 
         # The command or the fatal event under way.
-        self.opcode, self.args     = Signal(8), Signal(32*abi.COMMAND_WORDS)
+        self.opcode, self.args     = Signal(8), Signal(32*max(abi.words_of(layout) for layout in abi.COMMAND_ARGS.values()))
+        self.count                 = Signal(WORD_BITS + 1)
+        self.odd, self.odd_word    = Signal(), Signal(8)      # an argument word has a bit that this build does not know.
         self.box                   = Signal(2)
         self.code, self.info       = Signal(8), Signal(8)
         self.fatal                 = Record(event_description().payload_layout)
@@ -224,13 +227,33 @@ class CommandPort(LiteXModule):
             [[getattr(w, name).eq(self.ring[name] if name == "index" else Mux(self.ring["valid"], self.ring[name], 0))
                 for name in places] for w in rings],
             [w.enable.eq(self.ring["valid"]) for w in rings],
-            [getattr(self.mr_write, a.name).eq(self._arg(abi.MR_ARGS, a.name)) for a in abi.MR_ARGS],
+            [getattr(self.mr_write, name).eq(self._arg(abi.MR_ARGS, name)) for name, _ in mr_write_description().payload_layout
+                if name != "valid_row"],
             self.mr_write.valid_row.eq(self.opcode == abi.CMD_WRITE_MR),
         ]
 
+    def _add_words(self):
+        """Argument words of the command under way, one a clock; returns how many it has."""
+        word, total, known = Signal(32), Signal(WORD_BITS + 1), Signal(32)
+        self.comb += [
+            words_of_command(self.opcode, total),
+            Case(self.box, {**{i: word.eq(mailbox.word) for i, mailbox in enumerate(self.mailboxes)}, "default": word.eq(0)}),
+            Case(self.opcode, {number: Case(self.count, {
+                **{i: known.eq(mask) for i, mask in enumerate(abi.known_bits(layout))}, "default": known.eq(0)})
+                for number, layout in abi.COMMAND_ARGS.items()} | {"default": known.eq(0)}),
+        ]
+        self.load = load = Signal()
+        self.sync += If(load,
+            [If(self.count == i, self.args[32*i:32*(i + 1)].eq(word)) for i in range(len(self.args)//32)],
+            If(((word & ~known) != 0) & ~self.odd, self.odd.eq(1), self.odd_word.eq(self.count)),
+        ).Elif(self.done,
+            self.odd.eq(0)
+        )
+        return total
+
     def _add_answers(self):
-        """Answers of queries, results of the mailboxes."""
-        answer, query = Signal(32*abi.COMMAND_WORDS), Signal(32*abi.COMMAND_WORDS)
+        """Answers of queries word by word, results of the mailboxes."""
+        query = Signal(32*abi.words_of(abi.QP_ARGS))
         for a in abi.QP_ARGS:
             value = self.qpi if a.name == "qpi" else getattr(self.port.row, a.name, None)
             if a.name == "draining":
@@ -238,19 +261,26 @@ class CommandPort(LiteXModule):
                 self.comb += value.eq((self.port.row.state == abi.QP_SQD) & ~self.drained)
             if value is not None:
                 self.comb += query[32*a.word + a.bit:32*a.word + a.bit + len(value)].eq(value)
-        device = sum(value << (32*i) for i, value in enumerate(self.capability))
-        self.comb += answer.eq(Mux(self.opcode == abi.CMD_QUERY_QP, query, device))
+        answer, self.answers = Signal(32), Signal(WORD_BITS + 1)
+        self.comb += If(self.opcode == abi.CMD_QUERY_QP,
+            Case(self.count, {**{i: answer.eq(query[32*i:32*(i + 1)]) for i in range(len(query)//32)}, "default": answer.eq(0)}),
+            self.answers.eq(len(query)//32),
+        ).Else(
+            Case(self.count, {**{i: answer.eq(value) for i, value in enumerate(self.capability)}, "default": answer.eq(0)}),
+            self.answers.eq(len(self.capability)),
+        )
         for i, mailbox in enumerate(self.mailboxes):
             self.comb += [
+                mailbox.at.eq(self.count),
+                mailbox.answer.eq(answer),
+                mailbox.answer_we.eq(self.answer_we & (self.box == i)),
                 mailbox.done.eq(self.done & (self.box == i)),
-                mailbox.answer_we.eq(Replicate(self.answer_we & (self.box == i), abi.COMMAND_WORDS)),
                 mailbox.code.eq(self.code),
                 mailbox.info.eq(self.info),
-                mailbox.answer.eq(answer),
             ]
 
     def _add_checks(self):
-        """(a value is refused, number of its argument word): the first word that is wrong."""
+        """(a value is refused, number of its argument word): the first word with an unknown bit, else the first that is wrong."""
         arg, state = (lambda name: self._arg(abi.QP_ARGS, name)), self.new_state
         qpn    = arg("qpn")
         holder = self.holders.read(arg("rq_index")[:log2_int(self.n_rqs)])
@@ -259,20 +289,24 @@ class CommandPort(LiteXModule):
         def other(*names):
             """Whether the arguments differ from the row."""
             return Reduce("OR", [arg(name) != getattr(self.port.row, name) for name in names])
+        def at(name):
+            return abi.field(abi.QP_ARGS, name).word
         checks = (
-            (1,  (qpn[:self.context.bits] != self.qpi) | (qpn < 2) | (qpn == 0xffffff)
+            (at("qpn"), (qpn[:self.context.bits] != self.qpi) | (qpn < 2) | (qpn == 0xffffff)
                 | (arg("qp_type") != abi.QP_TYPE_RC) | (live & other("qpn"))),
-            (2,  (state >= abi.QP_RTR) & ((arg("pmtu") == 0) | (arg("pmtu") > 5))),
-            (4,  (arg("send_cq") >= self.n_cqs) | (arg("recv_cq") >= self.n_cqs) | (live & other("send_cq", "recv_cq"))),
-            (5,  (arg("rq_index") >= self.n_rqs) | (arg("sq_log2") == 0) | (holder.held & (holder.qpi != self.qpi))
+            (at("pmtu"), (state >= abi.QP_RTR) & ((arg("pmtu") == 0) | (arg("pmtu") > 5))),
+            (at("send_cq"), (arg("send_cq") >= self.n_cqs) | (arg("recv_cq") >= self.n_cqs) | (live & other("send_cq", "recv_cq"))),
+            (at("rq_index"), (arg("rq_index") >= self.n_rqs) | (arg("sq_log2") == 0) | (holder.held & (holder.qpi != self.qpi))
                 | (live & other("rq_index"))),
-            (6,  arg("sq_addr")[:6] != 0),
-            (11, arg("max_rd_atomic") > MAX_READS),
-            (12, arg("max_dest_rd_atomic") > MAX_READS),
+            (at("sq_addr"), arg("sq_addr")[:6] != 0),
+            (at("max_rd_atomic"), arg("max_rd_atomic") > MAX_READS),
+            (at("max_dest_rd_atomic"), arg("max_dest_rd_atomic") > MAX_READS),
         )
         bad, word = Signal(), Signal(8)
         for number, wrong in reversed(checks):
-            self.comb += If(wrong & (state != abi.QP_RESET) & (state != abi.QP_ERR), bad.eq(1), word.eq(number))
+            self.comb += If(wrong, bad.eq(1), word.eq(number))
+        self.comb += If(self.odd, bad.eq(1), word.eq(self.odd_word))
+        self.comb += If((state == abi.QP_RESET) | (state == abi.QP_ERR), bad.eq(0))
         return bad, word
 
     # Control path ---------------------------------------------------------------------------------
@@ -281,8 +315,9 @@ class CommandPort(LiteXModule):
         return [NextValue(self.code, result), NextValue(self.info, word), NextState("DONE")]
 
     def _add_fsm(self):
-        """IDLE -> one of the commands -> DONE; a QP's change reads the row, judges, runs its program."""
+        """IDLE -> LOAD -> one of the commands -> DONE; a QP's change reads the row, judges, runs its program."""
         self.fsm = fsm = FSM(reset_state="IDLE")
+        total = self._add_words()
         # Fatal events first: a failing QP must not wait behind a row of commands.
         branches = [(sink.valid, [
             sink.ready.eq(1),
@@ -295,14 +330,24 @@ class CommandPort(LiteXModule):
             mailbox.taken.eq(1),
             NextValue(self.box, i),
             NextValue(self.opcode, mailbox.opcode),
-            NextValue(self.args, mailbox.args),
             NextValue(self.from_fatal, 0),
-            NextState("DECODE"),
+            NextValue(self.count, 0),
+            NextState("LOAD"),
         ]) for i, mailbox in enumerate(self.mailboxes)]
         choice = If(branches[0][0], *branches[0][1])
         for condition, statements in branches[1:]:
             choice = choice.Elif(condition, *statements)
         fsm.act("IDLE", choice)
+        fsm.act("LOAD",
+            self.load.eq(self.count != total),
+            NextValue(self.count, self.count + 1),
+            If(self.count == total, NextValue(self.count, 0), NextState("DECODE"))
+        )
+        fsm.act("ANSWER",
+            self.answer_we.eq(self.count != self.answers),
+            NextValue(self.count, self.count + 1),
+            If(self.count == self.answers, *self._end(abi.CODE_OK))
+        )
 
         def if_index(limit, index, state):
             return If(index >= limit, *self._end(abi.CODE_BAD_INDEX)).Else(NextState(state))
@@ -311,7 +356,7 @@ class CommandPort(LiteXModule):
             NextValue(self.qpi, qpi),
             Case(self.opcode, {
                 abi.CMD_NOP:           self._end(abi.CODE_OK),
-                abi.CMD_QUERY_DEVICE:  [self.answer_we.eq(1), *self._end(abi.CODE_OK)],
+                abi.CMD_QUERY_DEVICE:  [NextState("ANSWER")],
                 abi.CMD_MODIFY_QP:     if_index(self.context.n_qps, qpi, "READ-ROW"),
                 abi.CMD_QUERY_QP:      if_index(self.context.n_qps, qpi, "READ-ROW"),
                 abi.CMD_WRITE_MR:      if_index(self.n_mrs, mr, "WRITE-MR"),
@@ -322,13 +367,28 @@ class CommandPort(LiteXModule):
                 "default":             self._end(abi.CODE_BAD_OPCODE),
             })
         )
-        fsm.act("WRITE-MR", self.mr_write.valid.eq(1), If(self.mr_write.ready, *self._end(abi.CODE_OK)))
-        ring_bad = self.ring["valid"] & ((self.ring["log2"] == 0) | (self.ring["addr"][:6] != 0))
+        unknown = self._end(abi.CODE_BAD_VALUE, self.odd_word)
+        fsm.act("WRITE-MR",
+            If(self.odd,
+                *unknown
+            ).Else(
+                self.mr_write.valid.eq(1),
+                If(self.mr_write.ready, *self._end(abi.CODE_OK))
+            )
+        )
         for name, sink, end in (("CQ", self.cq_write, [NextState("MARK")]), ("RQ", self.rq_write, self._end(abi.CODE_OK)),
                 ("EQ", self.eq_write, self._end(abi.CODE_OK))):
             fsm.act(f"WRITE-{name}",
-                If(ring_bad, *self._end(abi.CODE_BAD_VALUE, 1)
-                ).Else(sink.valid.eq(1), If(sink.ready, *end))
+                If(self.ring["valid"] & self.odd,
+                    *unknown
+                ).Elif(self.ring["valid"] & (self.ring["log2"] == 0),
+                    *self._end(abi.CODE_BAD_VALUE, abi.field(abi.CQ_ARGS, "log2").word)
+                ).Elif(self.ring["valid"] & (self.ring["addr"][:6] != 0),
+                    *self._end(abi.CODE_BAD_VALUE, abi.field(abi.CQ_ARGS, "addr").word)
+                ).Else(
+                    sink.valid.eq(1),
+                    If(sink.ready, *end)
+                )
             )
         self._add_qp_states(fsm)
         fsm.act("DONE", self.done.eq(1), NextState("IDLE"))
@@ -349,8 +409,7 @@ class CommandPort(LiteXModule):
             NextValue(self.old_state, Mux(old.qpn == 0, ABSENT, old.state)),
             NextValue(self.new_state, Mux(self.from_fatal, abi.QP_ERR, self._arg(abi.QP_ARGS, "state"))),
             If(~self.from_fatal & (self.opcode == abi.CMD_QUERY_QP),
-                self.answer_we.eq(1),
-                *self._end(abi.CODE_OK)
+                NextState("ANSWER")
             ).Elif(self.from_fatal & ((old.state == abi.QP_RESET) | (old.state == abi.QP_ERR)),
                 NextState("IDLE")
             ).Else(

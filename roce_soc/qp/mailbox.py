@@ -10,22 +10,41 @@ from litex.soc.interconnect.csr import *
 
 from roce_soc import abi
 
+WORD_BITS = log2_int(abi.COMMAND_WORDS)
+
+
+def words_of_command(opcode, count):
+    """Statement: `count` becomes the argument words of command `opcode`, 0 of one that is not built."""
+    return Case(opcode, {**{number: count.eq(abi.words_of(layout)) for number, layout in abi.COMMAND_ARGS.items()}, "default": count.eq(0)})
+
+
 # CommandEnd ---------------------------------------------------------------------------------------
 
 class CommandEnd(LiteXModule):
-    """Signals of a master towards the command port: `request` with opcode and args until `taken`; `done` with code, info
-    and the words of `answer` that `answer_we` names."""
+    """Signals of a master towards the command port.
+
+    `request` with `opcode` stands until `done` (in, pulse) with `code` and `info`; `taken` (in, pulse) tells when it is begun. From then
+    on `word` is the argument word at `at` (in), in the same clock, and `answer_we` (in) puts `answer` (in) there.
+    """
     def add_port(self):
         """Makes the signals."""
-        self.request = Signal()
-        self.opcode  = Signal(8)
-        self.args    = Signal(32*abi.COMMAND_WORDS)
-        self.taken   = Signal()
-        self.done    = Signal()
-        self.code    = Signal(8)
-        self.info    = Signal(8)
-        self.answer  = Signal(32*abi.COMMAND_WORDS)
-        self.answer_we = Signal(abi.COMMAND_WORDS)
+        self.request, self.taken = Signal(), Signal()
+        self.opcode    = Signal(8)
+        self.at        = Signal(WORD_BITS)
+        self.word      = Signal(32)
+        self.answer    = Signal(32)
+        self.answer_we = Signal()
+        self.done      = Signal()
+        self.code      = Signal(8)
+        self.info      = Signal(8)
+
+    def add_words(self, domain="sys"):
+        """A RAM of argument words: returns (write enable, address, data of a write; address of the read, word read)."""
+        memory = Memory(32, abi.COMMAND_WORDS)
+        write  = memory.get_port(write_capable=True, clock_domain=domain)
+        read   = memory.get_port(async_read=True, clock_domain=domain)
+        self.specials += memory, write, read
+        return write.we, write.adr, write.dat_w, read.adr, read.dat_r
 
 
 # CommandMailbox -----------------------------------------------------------------------------------
@@ -34,14 +53,14 @@ class CommandMailbox(CommandEnd):
     """Argument words and go register of one master (firmware, host, debug bridge).
 
     Write the words through `index` and `data` (which counts the index up), then `go`; poll `status`.
-    After a query the words hold the answer: set `index`, read `value`.
+    After a query the words hold the answer: set `index`, read `value`. Words have no value before they are written.
     """
     def __init__(self):
         self.index = CSRStorage(fields=[
-            CSRField("word", size=5, description="Argument word that `data` writes and `value` shows."),
+            CSRField("word", size=WORD_BITS, description="Argument word that `data` writes and `value` shows."),
         ], description="Argument index; counts up with each write to `data`.")
-        self.data = CSRStorage(32, description="Write: argument word at `index`, then `index` + 1.")
-        self.value = CSRStatus(32, description="Argument word at `index`; after a query the answer.")
+        self.data = CSRStorage(32, description="Write: argument word at `index`, then `index` + 1. Ignored while busy.")
+        self.value = CSRStatus(32, description="Argument word at `index`; after a query the answer. While busy: any word.")
         self.go = CSRStorage(fields=[
             CSRField("opcode", size=8, offset=0, description="Command, CMD_* of the ABI."),
             CSRField("seq",    size=8, offset=8, description="Returned in `status`; tells one answer from the next."),
@@ -57,21 +76,21 @@ class CommandMailbox(CommandEnd):
 
         # # #
 
-        words  = Array([Signal(32, name=f"word{i}") for i in range(abi.COMMAND_WORDS)])
-        index  = Signal(5)
-        seq    = Signal(8)
+        index = Signal(WORD_BITS)
+        seq   = Signal(8)
+        write, write_at, written, read_at, word = self.add_words()
         self.comb += [
-            self.args.eq(Cat(*words)),
-            self.value.status.eq(words[index]),
+            write.eq(self.answer_we | (self.data.re & ~self.request)),
+            write_at.eq(Mux(self.request, self.at, index)),
+            written.eq(Mux(self.request, self.answer, self.data.storage)),
+            read_at.eq(Mux(self.request, self.at, index)),
+            self.word.eq(word),
+            self.value.status.eq(word),
             self.status.fields.busy.eq(self.request),
         ]
         self.sync += [
             If(self.index.re, index.eq(self.index.fields.word)),
-            If(self.data.re & ~self.request,
-                words[index].eq(self.data.storage),
-                index.eq(index + 1),
-            ),
-            [If(self.answer_we[i], word.eq(self.answer[32*i:32*(i + 1)])) for i, word in enumerate(words)],
+            If(self.data.re & ~self.request, index.eq(index + 1)),
             If(self.go.re & ~self.request,
                 self.request.eq(1),
                 self.opcode.eq(self.go.fields.opcode),
@@ -102,7 +121,7 @@ class MailboxCrossing(CommandEnd):
 
     Signals: those of a CommandMailbox towards the command port, in the far clock.
 
-    Latency: some 40 clocks of the slower side each way.
+    Latency: some 10 clocks of the slower side and one a word, each way.
     Errors : a command under way at a reset of the far side ends with CODE_TIMEOUT; after one of the near side the port
         ends what it had begun, and nobody is told.
     """
@@ -119,13 +138,14 @@ class MailboxCrossing(CommandEnd):
 
     def _add_near(self, link, mailbox, command, answer):
         """Words one after the other, the opcode last; the answer's words in the same order, its code last."""
-        count = Signal(max=abi.COMMAND_WORDS + 1)
-        words = Array([mailbox.args[32*i:32*(i + 1)] for i in range(abi.COMMAND_WORDS)] + [mailbox.opcode])
-        lost  = [mailbox.done.eq(1), mailbox.code.eq(abi.CODE_TIMEOUT), NextState("IDLE")]
+        count, total = Signal(WORD_BITS + 1), Signal(WORD_BITS + 1)
+        lost = [mailbox.done.eq(1), mailbox.code.eq(abi.CODE_TIMEOUT), NextState("IDLE")]
         self.comb += [
-            command.word.eq(words[count]),
-            command.last.eq(count == abi.COMMAND_WORDS),
-            mailbox.answer.eq(Replicate(answer.word, abi.COMMAND_WORDS)),
+            words_of_command(mailbox.opcode, total),
+            command.last.eq(count == total),
+            command.word.eq(Mux(command.last, mailbox.opcode, mailbox.word)),
+            mailbox.at.eq(count),
+            mailbox.answer.eq(answer.word),
             answer.ready.eq(1),
         ]
         near = FSM(reset_state="IDLE")
@@ -146,7 +166,7 @@ class MailboxCrossing(CommandEnd):
             If(link.near.stop,
                 *lost
             ).Elif(answer.valid & ~answer.last,
-                [mailbox.answer_we[i].eq(count == i) for i in range(abi.COMMAND_WORDS)],
+                mailbox.answer_we.eq(1),
                 NextValue(count, count + 1),
             ).Elif(answer.valid,
                 mailbox.done.eq(1),
@@ -160,18 +180,28 @@ class MailboxCrossing(CommandEnd):
     def _add_far(self, link, command, answer):
         """One command at a time; what the port has taken is waited for, whether or not somebody still asks."""
         stop  = link.far.stop
-        words = Signal(32*abi.COMMAND_WORDS)
         final = Signal(16)      # the port's own goes on to the next command of another master.
-        taken, told = Signal(), Signal()
-        count = Signal(max=abi.COMMAND_WORDS + 1)
-        far   = FSM(reset_state="COLLECT")
-        self.comb += self.args.eq(words)
+        taken = Signal()
+        count, answers = Signal(WORD_BITS + 1), Signal(WORD_BITS + 1)
+        write, write_at, written, read_at, word = self.add_words(link.far.domain)
+        collect, reply = Signal(), Signal()
+        self.comb += [
+            write.eq((collect & command.valid & ~command.last) | self.answer_we),
+            write_at.eq(Mux(collect, count, self.at)),
+            written.eq(Mux(collect, command.word, self.answer)),
+            read_at.eq(Mux(reply, count, self.at)),
+            self.word.eq(word),
+        ]
+        far = FSM(reset_state="COLLECT")
         far.act("COLLECT",
+            collect.eq(1),
             command.ready.eq(1),
             NextValue(taken, 0),
-            NextValue(told, 0),
-            If(command.valid & ~command.last,
-                NextValue(words, Cat(words[32:], command.word)),
+            NextValue(answers, 0),
+            If(stop,
+                NextValue(count, 0)
+            ).Elif(command.valid & ~command.last,
+                NextValue(count, count + 1),
             ).Elif(command.valid,
                 NextValue(self.opcode, command.word),
                 NextState("REQUEST")
@@ -180,7 +210,7 @@ class MailboxCrossing(CommandEnd):
         far.act("REQUEST",
             self.request.eq(~taken & ~stop),
             If(self.taken, NextValue(taken, 1)),
-            If(self.answer_we[0], NextValue(words, self.answer), NextValue(told, 1)),
+            If(self.answer_we, NextValue(answers, self.at + 1)),
             NextValue(count, 0),
             NextValue(final, Cat(self.code, self.info)),
             If(self.done,
@@ -192,15 +222,16 @@ class MailboxCrossing(CommandEnd):
         )
         far.act("ORPHAN", If(self.done, NextState("COLLECT")))
         far.act("ANSWER",
+            reply.eq(1),
             answer.valid.eq(1),
-            answer.last.eq(~told | (count == abi.COMMAND_WORDS)),
-            answer.word.eq(Mux(answer.last, final, words[:32])),
+            answer.last.eq(count == answers),
+            answer.word.eq(Mux(answer.last, final, word)),
             If(stop,
+                NextValue(count, 0),
                 NextState("COLLECT")
             ).Elif(answer.ready,
-                NextValue(words, words[32:]),
                 NextValue(count, count + 1),
-                If(answer.last, NextState("COLLECT"))
+                If(answer.last, NextValue(count, 0), NextState("COLLECT"))
             )
         )
         self.far_fsm = ClockDomainsRenamer(link.far.domain)(far)

@@ -13,7 +13,7 @@ from litex.soc.interconnect import stream
 from roce_soc import abi
 from roce_soc.bounds import Bound, counted
 from roce_soc.common import (
-    DATA_BYTES, DEFAULT_QPS, QPI_WIDTH, TARGET_WIDTH, cqe_description, ctl_description, doorbell_description,
+    DATA_BYTES, DEFAULT_QPS, MEMORY_CQE, PAGE_WIDTH, QPI_WIDTH, TARGET_WIDTH, cqe_description, ctl_description, doorbell_description,
     event_description, memory_command_description, memory_wack_description, memory_wdata_description, refusal_description,
     ring_write_description)
 from roce_soc.errors import ERRORS
@@ -29,7 +29,7 @@ CLIENT_HOLDS, CLIENT_SHOWS = 31, 7
 
 def queue_layout():
     """Row of a completion queue. `dead`: it has a hole; `life` changes as it is written anew."""
-    return [("valid", 1), ("target", TARGET_WIDTH), ("log2", 4), ("page", 8), ("addr", 64),
+    return [("valid", 1), ("target", TARGET_WIDTH), ("log2", 4), ("page", PAGE_WIDTH), ("addr", 64),
         ("producer", 16), ("consumer", 16), ("armed", 1), ("armed_solicited", 1),
         ("last_solicited", 15), ("dead", 1), ("life", 1)]
 
@@ -149,7 +149,7 @@ class CompletionQueues(LiteXModule):
         ]
 
         # Stage A: geometry first, then doorbells, then completions round robin.
-        op_layout = [("kind", 3), ("client", 2), ("cqn", bits), ("known", 1), ("page", 8), ("index", 16),
+        op_layout = [("kind", 3), ("client", 2), ("cqn", bits), ("known", 1), ("page", PAGE_WIDTH), ("index", 16),
             ("geometry", len(row.raw_bits())), ("cqe", len(Record(cqe_description().payload_layout).raw_bits()))]
         a, b, c   = Record(op_layout), Record(op_layout), Record(op_layout)
         a_valid, b_valid, c_valid = Signal(), Signal(), Signal()
@@ -355,6 +355,7 @@ class CompletionQueues(LiteXModule):
             self.wcmd.target.eq(item.target),
             self.wcmd.addr.eq(item.addr),
             self.wcmd.length.eq(abi.CQE_BYTES),
+            self.wcmd.kind.eq(MEMORY_CQE),
             self.wcmd.tag.eq(tag),
             self.wdata.valid.eq(item.valid & item.write & ~data_done & acks.sink.ready),
             self.wdata.first.eq(1), self.wdata.last.eq(1),

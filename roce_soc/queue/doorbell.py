@@ -9,7 +9,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream, wishbone
 
 from roce_soc import abi
-from roce_soc.common import doorbell_description, refusal_description
+from roce_soc.common import PAGE_WIDTH, doorbell_description, refusal_description
 from roce_soc.errors import ERRORS
 from roce_soc.queue.push import PushSlots
 
@@ -34,7 +34,7 @@ class DoorbellWindow(LiteXModule):
     Parameters
     ----------
     pages : int
-        Owner pages of 4 KiB, a power of two from 1 to 256; the page number goes with the record.
+        Owner pages of 4 KiB, a power of two from 1 to 4096; the page number goes with the record.
 
     Endpoints
     ---------
@@ -50,8 +50,8 @@ class DoorbellWindow(LiteXModule):
     Latency: 2 clocks; one doorbell every 3 clocks.
     """
     def __init__(self, pages=16):
-        if pages < 1 or pages > 256 or pages & (pages - 1):
-            raise ValueError(f"pages must be a power of two from 1 to 256, not {pages!r}")
+        if pages < 1 or pages > 1 << PAGE_WIDTH or pages & (pages - 1):
+            raise ValueError(f"pages must be a power of two from 1 to 4096, not {pages!r}")
         self.size    = pages*abi.DOORBELL_PAGE_BYTES
         self.bus     = bus = wishbone.Interface(data_width=32, address_width=32, addressing="word")
         self.refusal = refusal = stream.Endpoint(refusal_description())
@@ -63,7 +63,7 @@ class DoorbellWindow(LiteXModule):
         self.slots = slots = PushSlots(pages)
         page_words = log2_int(abi.DOORBELL_PAGE_BYTES//4)
         offset     = bus.adr[:page_words]
-        page       = Signal(8)
+        page       = Signal(PAGE_WIDTH)
         write      = Signal()
         taken, known = Signal(), Signal()
         pushed     = Signal()

@@ -11,7 +11,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc import abi
 from roce_soc.common import (
-    DATA_BYTES, doorbell_description, event_description, memory_command_description,
+    DATA_BYTES, MEMORY_EQE, doorbell_description, event_description, memory_command_description,
     memory_wack_description, memory_wdata_description, ring_write_description)
 
 # Pending bits: causes that survive a full or missing ring.
@@ -101,6 +101,7 @@ class EventQueue(LiteXModule):
             self.wcmd.target.eq(ring.target),
             self.wcmd.addr.eq(addr),
             self.wcmd.length.eq(abi.EQE_BYTES),
+            self.wcmd.kind.eq(MEMORY_EQE),
             self.wcmd.tag.eq(0),
             self.wdata.first.eq(1), self.wdata.last.eq(1),
             self.wdata.data.eq(Replicate(eqe, DATA_BYTES//abi.EQE_BYTES)),

@@ -12,7 +12,7 @@ from litex.soc.interconnect import stream
 from roce_soc import abi
 from roce_soc.bounds import counted
 from roce_soc.common import (
-    PAGE_BYTES, QPI_WIDTH, TARGET_WIDTH, cqe_description, doorbell_description, memory_command_description,
+    MEMORY_WQE, PAGE_BYTES, PAGE_WIDTH, QPI_WIDTH, TARGET_WIDTH, cqe_description, doorbell_description, memory_command_description,
     memory_rdata_description, refusal_description, ring_write_description)
 from roce_soc.errors import ERRORS
 from roce_soc.queue.rq_layout import RECV_WQE_LAYOUT, RQ_CTL_RESET, TakePort, rq_ctl_description
@@ -84,7 +84,7 @@ class ReceiveQueues(LiteXModule):
         # # #
 
         # Tables. Each counter has one writer; `clear` borrows all write ports for one clock.
-        self.config   = StateTable([("enable", 1), ("log2", 4), ("target", TARGET_WIDTH), ("page", 8), ("addr", 64)], n_rqs)
+        self.config   = StateTable([("enable", 1), ("log2", 4), ("target", TARGET_WIDTH), ("page", PAGE_WIDTH), ("addr", 64)], n_rqs)
         self.flush    = StateTable([("mode", 2), ("qpn", 24), ("cqn", QPI_WIDTH)], n_rqs)
         self.producer = StateTable(16, n_rqs)
         self.fetch    = StateTable(16, n_rqs)
@@ -121,7 +121,7 @@ class ReceiveQueues(LiteXModule):
         bell, bits = self.doorbell, self.bits
         self.bell_trigger = stream.SyncFIFO([("index", bits)], 4)
         self.submodules += counted(self.bell_trigger, "doorbells: one in four clocks, with the level below 2")
-        queue, index, page = Signal(16), Signal(16), Signal(8)
+        queue, index, page = Signal(16), Signal(16), Signal(PAGE_WIDTH)
         stage = Signal(3)                     # one bit a clock behind the first.
         row   = Record(self.config.layout)
         head, old, size = Signal(16), Signal(16), Signal(16)
@@ -226,6 +226,7 @@ class ReceiveQueues(LiteXModule):
             rcmds.sink.addr.eq(row3.addr + (slot3 << 6)),
             rcmds.sink.length.eq(burst << 6),
             rcmds.sink.qpi.eq(idx[2]),
+            rcmds.sink.kind.eq(MEMORY_WQE),
             rcmds.sink.tag.eq(tags.source.tag),
             rcmds.source.connect(self.rcmd, omit={"first", "last"}),
         ]

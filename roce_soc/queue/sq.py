@@ -10,7 +10,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc.bounds import counted
 from roce_soc.common import (
-    DATA_WIDTH, PAGE_BYTES, memory_command_description, memory_rdata_description)
+    DATA_WIDTH, MEMORY_WQE, PAGE_BYTES, memory_command_description, memory_rdata_description)
 from roce_soc.queue.push import wqe_layout
 from roce_soc.queue.sq_doorbell import SLOT_SHIFT, SendDoorbell
 from roce_soc.queue.sq_forget import SendQueueForget
@@ -236,6 +236,7 @@ class SendQueues(LiteXModule):
             rcmd.addr.eq(addr),
             rcmd.length.eq(count << SLOT_SHIFT),
             rcmd.qpi.eq(qpi),
+            rcmd.kind.eq(MEMORY_WQE),
             rcmd.tag.eq(tag),
             write.dat_w.eq(Cat(qpi, slot, epoch)),
             If(issue,

@@ -124,11 +124,8 @@ def error_answer(index):
     cases = {"default": [event.eq(abi.EVENT_QP_FATAL)]}
     for r in BY_INDEX.values():
         if r.stage == "RESPONDER":
-            kind = {"PSN": abi.EVENT_QP_FATAL, "MR": abi.EVENT_QP_ACCESS_ERR}.get(r.name.split("_")[0], abi.EVENT_QP_REQ_ERR)
-            if r.name in ("RECV_PROTECTION", "RECV_WQE", "MEMORY_FAULT"):
-                kind = abi.EVENT_QP_FATAL
             cases[r.index] = [
                 syndrome.eq(0 if r.syndrome is None else r.syndrome),
                 status.eq(0 if r.local_status is None else r.local_status),
-                event.eq(kind)]
+                event.eq(abi.EVENT_QP_FATAL if r.event is None else r.event)]
     return syndrome, status, event, [Case(index, cases)]

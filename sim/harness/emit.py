@@ -40,7 +40,7 @@ def _flatten(prefix, item):
         raise ValueError(f"port {prefix!r} must be a Signal, Record, Endpoint, list or dict, not {item!r}")
 
 
-def _signals(ios):
+def signals_of(ios):
     """Returns the set of port signals, each with its name fixed."""
     if isinstance(ios, dict):
         named = [pair for name, item in ios.items() for pair in _flatten(name, item)]
@@ -88,7 +88,7 @@ def emit(module, ios, clocks=("sys",)):
     (text, files) : str and {file name: content}; the text carries no date and no folder; it ends with the lists of bounds
     (`// bound <bit of the output BOUNDS> <path>: <kept by>`) and of `state.paths`.
     """
-    ports    = _signals(ios)
+    ports    = signals_of(ios)
     fragment = module.get_fragment()
     bounds   = list(bounds_of(module))
     if bounds:

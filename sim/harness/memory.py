@@ -38,8 +38,8 @@ class MemoryPort:
         lo, hi = o["latency"] if isinstance(o["latency"], tuple) else (o["latency"], o["latency"])
         if not 1 <= lo <= hi:
             raise ValueError(f"latency must be 1 or more, lowest before highest, not {o['latency']!r}")
-        if not 0 <= o["err"] <= 3:
-            raise ValueError(f"err must be 0..3, not {o['err']!r}")
+        if not 0 <= o["err"] <= 5:
+            raise ValueError(f"err must be 0..5, not {o['err']!r}")
         p = {k: probability(o[k], k) for k in ("cmd_stall", "data_stall", "answer_gap", "reorder", "early", "error")}
         self.memory.sim.c.mem_config(self.index, u64s([
             p["cmd_stall"], p["data_stall"], p["answer_gap"], lo, hi, o["depth"], o["ahead"], p["reorder"], p["early"],

@@ -109,7 +109,7 @@ class Firmware:
 
     def query_qp(self, index):
         """Row of a QP as the firmware keeps it, a dict of abi.QP_ARGS fields."""
-        return abi.unpack_args(abi.QP_ARGS, self.request(firmware.REQ_QP_QUERY, [index], answer=30)[1:])
+        return abi.unpack_args(abi.QP_ARGS, self.request(firmware.REQ_QP_QUERY, [index], answer=1 + abi.words_of(abi.QP_ARGS))[1:])
 
     def command(self, opcode, words):
         """An engine command for memory regions and queues, by the firmware's mailbox."""

@@ -266,7 +266,7 @@ class RoCE:
         self.features, self.n_qps, self.n_mrs, self.n_cqs = words[1:5]
 
     def command(self, opcode, words, answer=False):
-        """Runs a command; raises CommandError; with `answer` returns the 32 words of the answer."""
+        """Runs a command; raises CommandError; with `answer` returns the words of the answer."""
         bus, box = self.bus, self.mailbox
         bus.write_register(f"{box}_index", 0)
         for word in words:
@@ -283,7 +283,7 @@ class RoCE:
         if (status >> 8) & 0xff:
             raise CommandError(opcode, (status >> 8) & 0xff, status >> 24)
         out = []
-        for i in range(abi.COMMAND_WORDS if answer else 0):
+        for i in range(abi.ANSWER_WORDS[opcode] if answer else 0):
             bus.write_register(f"{box}_index", i)
             out.append(bus.read_register(f"{box}_value"))
         return out

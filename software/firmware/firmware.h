@@ -22,7 +22,7 @@
 /* Control RAM: uncached words shared with hosts and debuggers. */
 #define CONTROL(offset) (*(volatile uint32_t *)(CONTROL_RAM_BASE + (offset)))
 
-#define QP_WORDS 29
+#define QP_WORDS ROCE_QP_WORDS
 
 /* clock.c: milliseconds since boot, of ROCE_MS_CYCLES clocks each. */
 void clock_poll(void);
@@ -73,7 +73,7 @@ uint32_t qp_field(const uint32_t *row, const char *name);
 /* request.c: request block in control RAM. */
 struct region {
 	bool valid;
-	uint32_t words[9];
+	uint32_t words[ROCE_MR_WORDS];
 };
 extern struct region regions[FIRMWARE_MRS];
 void request_init(void);

@@ -162,7 +162,7 @@ static void applied(void)
 	if(opcode == REQ_QP_MODIFY) {
 		qp_commit(row[0] & 0xfff, row);
 	} else if(command == ROCE_CMD_WRITE_MR || command == ROCE_CMD_INVALIDATE_MR) {
-		uint32_t index = args[1] & 0xffffff;
+		uint32_t index = args[1] & 0xffffff;    /* the key's variant stands above it */
 
 		if(index < FIRMWARE_MRS) {
 			regions[index].valid = command == ROCE_CMD_WRITE_MR;

@@ -146,9 +146,9 @@ static void print_mr(uint32_t i)
 	uint32_t *w = regions[i].words;
 
 	if(regions[i].valid)
-		print("mr %lu key %08lx va %08lx%08lx length %lu access %02lx pd %lu\n", (unsigned long)i, (unsigned long)(w[0] << 8 | (w[1] & 0xff)),
-			(unsigned long)w[4], (unsigned long)w[3], (unsigned long)w[5], (unsigned long)(w[1] >> 8) & 0xff,
-			(unsigned long)w[2] & 0xffff);
+		print("mr %lu key %08lx va %08lx%08lx length %lu access %02lx pd %lu\n", (unsigned long)i, (unsigned long)(w[0] << 8 | w[0] >> 24),
+			(unsigned long)w[4], (unsigned long)w[3], (unsigned long)w[5], (unsigned long)w[1] & 0xffff,
+			(unsigned long)w[1] >> 16);
 }
 
 static void mr_command(char **words, unsigned count)
