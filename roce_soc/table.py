@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Small per-queue state in distributed RAM, cleared by an init walker after reset; a FIFO that costs no clock."""
+"""State in RAM, cleared by an init walker after reset: rows, flags, queues of kicks; FIFOs that cost no clock."""
 from migen import *
 
 from litex.gen import *
 from litex.soc.interconnect import stream
+from migen.genlib.roundrobin import RoundRobin, SP_CE
+
+from roce_soc.bounds import counted
+from roce_soc.common import QPI_WIDTH
 
 
 # Block RAM ----------------------------------------------------------------------------------------
@@ -31,65 +35,164 @@ def clocked_port(memory, *, old_word=False, **options):
     return port
 
 
-# StateTable ---------------------------------------------------------------------------------------
+# InitWalker ---------------------------------------------------------------------------------------
 
-class StateTable(LiteXModule):
-    """Rows of state with one writer, read in the same clock by any number of readers.
+class InitWalker(LiteXModule):
+    """Walks over the rows of a RAM after reset: RAM has no reset, so whoever needs zeros (or a number in each row) writes them.
 
-    A row that is read, changed and written within one clock needs neither forwarding nor
-    interlock; that is why sequence numbers and flags live here and wide rows in block RAM.
+    Attributes
+    ----------
+    ready : every row has been walked over.
+    adr : Signal(bits of a row's number), the row of this clock while not ready.
+    again : in, the walk begins anew.
+
+    Latency: a row a clock from reset on.
+    """
+    def __init__(self, depth):
+        self.ready = Signal()
+        self.adr   = Signal(max=max(2, depth))
+        self.again = Signal()
+
+        # # #
+
+        count = Signal(max=depth + 1)
+        self.comb += self.ready.eq(count == depth), self.adr.eq(count)
+        self.sync += If(self.again, count.eq(0)).Elif(~self.ready, count.eq(count + 1))
+
+    def fill(self, write, adr, data, enable, init=0):
+        """Statements of a RAM's write port: `init` in every row, then `data` at `adr` where `enable`."""
+        return [
+            write.we.eq(~self.ready | enable),
+            write.adr.eq(Mux(self.ready, adr, self.adr)),
+            write.dat_w.eq(Mux(self.ready, data, init)),
+        ]
+
+
+# Table --------------------------------------------------------------------------------------------
+
+DISTRIBUTED_ROWS = 4096       # rows of a table in distributed RAM at most: 64 LUTs a bit and reader.
+LATENCIES        = (2, 3, 4)  # clocks from address to row: block RAM with its output register, URAM in cascades of 2 and more.
+
+
+class Table(LiteXModule):
+    """Rows of state in RAM: one writer, any number of readers, zero when `ready` rises.
+
+    Block RAM, a copy for each reader, unless `distributed`: then readers may also see a row in the clock of its address, so that a
+    row that is read, changed and written within one clock needs neither forwarding nor interlock. That is for short rows.
 
     Parameters
     ----------
     layout : int or list
         Bits of a row, or the layout of its Record.
     depth : int
-        Rows, at least 2.
+        Rows, at least 2; of a distributed table DISTRIBUTED_ROWS at most.
+    distributed : bool
+        In distributed RAM: `read` may be used.
+    latency : int
+        Clocks from address to row of `get_port`, one of LATENCIES. Readers take it from here.
+    init : bool
+        Zero the rows after reset; rings whose entries are guarded by counters do without.
+    parity : bool
+        A bit more a row; `port.bad` with a row of `get_port` that is not what was written.
 
     Endpoints
     ---------
-    we, adr, dat_w : in
+    we, adr, row : in
         Write port, taken at the end of the clock. Writes before `ready` are lost.
+    get_port() : adr in, row out `latency` clocks later: as it was before a write of the address's clock.
     read(adr) : row at `adr`, same clock, before a write of that clock.
 
-    Latency: none. `ready` rises when every row is zero.
+    Latency: one write and one read a port and clock.
+    Errors : none; of parity `bad` tells.
     """
-    def __init__(self, layout, depth):
+    def __init__(self, layout, depth, *, distributed=False, latency=2, init=True, parity=False):
         if depth < 2:
             raise ValueError(f"depth must be at least 2, not {depth!r}")
-        self.layout = layout
-        self.width  = layout if isinstance(layout, int) else layout_len(layout)
-        self.depth  = depth
-        self.ready  = Signal()
-        self.we     = Signal()
-        self.adr    = Signal(max=depth)
-        self.dat_w  = self._row()
+        if distributed and depth > DISTRIBUTED_ROWS:
+            raise ValueError(f"depth of a distributed table must be at most {DISTRIBUTED_ROWS}, not {depth!r}")
+        if latency not in LATENCIES:
+            raise ValueError(f"latency must be one of {LATENCIES}, not {latency!r}")
+        if parity and not init:
+            raise ValueError("parity needs init: a row that was never written has none")
+        self.layout      = layout
+        self.width       = layout if isinstance(layout, int) else layout_len(layout)
+        self.depth       = depth
+        self.distributed = distributed
+        self.latency     = latency
+        self.parity      = parity
+        self.ready       = Signal()
+        self.we          = Signal()
+        self.adr         = Signal(max=depth)
+        self.row         = self._new_row()
 
         # # #
 
-        self.memory = Memory(self.width, depth)
-        write  = self.memory.get_port(write_capable=True)
-        walker = Signal(max=depth)
-        self.specials += self.memory, write
-        self.comb += [
-            write.we.eq(self.we | ~self.ready),
-            write.adr.eq(Mux(self.ready, self.adr, walker)),
-            If(self.ready, write.dat_w.eq(self._raw(self.dat_w))),
-        ]
-        self.sync += If(~self.ready, walker.eq(walker + 1), self.ready.eq(walker == depth - 1))
+        self.ports = []
+        if init:
+            self.walker = InitWalker(depth)
+            self.comb  += self.ready.eq(self.walker.ready)
+        else:
+            self.walker = None
+            self.comb  += self.ready.eq(1)
+        if distributed:
+            self.memory = self._new_memory()
 
-    def _row(self):
+    def _new_row(self):
         return Signal(self.width) if isinstance(self.layout, int) else Record(self.layout)
 
     def _raw(self, row):
         return row if isinstance(self.layout, int) else row.raw_bits()
 
+    def _new_memory(self):
+        """A RAM of all rows, written by the table's writer."""
+        memory = Memory(self.width + self.parity, self.depth)
+        write  = memory.get_port(write_capable=True)
+        self.specials += memory, write
+        bits   = self._raw(self.row)
+        data   = Cat(bits, Reduce("XOR", [bits[i] for i in range(self.width)])) if self.parity else bits
+        if self.walker:
+            self.comb += self.walker.fill(write, self.adr, data, self.we)
+        else:
+            self.comb += write.we.eq(self.we), write.adr.eq(self.adr), write.dat_w.eq(data)
+        return memory
+
     def read(self, adr):
-        """Row at `adr` in the same clock: a Signal, or a Record when the table has a layout."""
-        port, row = self.memory.get_port(async_read=True), self._row()
+        """Row at `adr` in the same clock: a Signal, or a Record when the table has a layout. Distributed tables only."""
+        if not self.distributed:
+            raise ValueError("read needs a distributed table; get_port gives the row some clocks later")
+        port, row = self.memory.get_port(async_read=True), self._new_row()
         self.specials += port
         self.comb += port.adr.eq(adr), self._raw(row).eq(port.dat_r)
         return row
+
+    def get_port(self, *, old_word=True):
+        """Read port with `latency`: a Record {adr} with `row`, and `bad` where the table has parity.
+
+        old_word : as of `clocked_port`; False where the reader forwards what is written in the clock of its address.
+        """
+        if self.finalized:
+            raise ValueError("get_port must be called before finalisation")
+        port     = Record([("adr", bits_for(self.depth - 1))])
+        port.row = self._new_row()
+        port.bad = Signal()
+        self.ports.append((port, old_word))
+        return port
+
+    def do_finalize(self):
+        for port, old_word in self.ports:
+            memory = self._new_memory()
+            read   = clocked_port(memory, old_word=old_word)
+            self.specials += read
+            self.comb += read.adr.eq(port.adr)
+            # The RAM's own register is the first clock; the others are its output register and a cascade's.
+            data = read.dat_r
+            for _ in range(self.latency - 1):
+                later = Signal(len(data), reset_less=True)
+                self.sync += later.eq(data)
+                data = later
+            self.comb += self._raw(port.row).eq(data)
+            if self.parity:
+                self.comb += port.bad.eq(Reduce("XOR", [data[i] for i in range(len(data))]))
 
 
 # FlagTable ----------------------------------------------------------------------------------------
@@ -112,22 +215,98 @@ class FlagTable(LiteXModule):
 
         # # #
 
-        self.up   = up   = StateTable(1, depth)
-        self.down = down = StateTable(1, depth)
+        self.up   = up   = Table(1, depth, distributed=True)
+        self.down = down = Table(1, depth, distributed=True)
         self.comb += [
             self.ready.eq(up.ready & down.ready),
             up.adr.eq(self.set_adr),
             up.we.eq(self.set),
-            up.dat_w.eq(~down.read(self.set_adr)),
+            up.row.eq(~down.read(self.set_adr)),
             down.adr.eq(self.clear_adr),
             down.we.eq(self.clear),
-            down.dat_w.eq(up.read(self.clear_adr)),
+            down.row.eq(up.read(self.clear_adr)),
         ]
 
     def read(self, adr):
         flag = Signal()
         self.comb += flag.eq(self.up.read(adr) ^ self.down.read(adr))
         return flag
+
+
+# KickQueue ----------------------------------------------------------------------------------------
+
+def kick_description():
+    """A QP that may have something to do; a needless kick is harmless."""
+    return stream.EndpointDescription([("qpi", QPI_WIDTH)])
+
+class KickQueue(LiteXModule):
+    """FIFO of QP indices, each in it at most once; taking one out opens it for the next kick.
+
+    A kick must come after the state it announces has been written. Whoever pops a QP reads that
+    state afterwards, so no kick is lost: either the QP is still queued, or it is queued again.
+
+    Parameters
+    ----------
+    n_qps : int
+        QPs, a power of two.
+    n_kicks : int
+        Kick inputs with `ready`, served in turn.
+
+    Endpoints
+    ---------
+    urgent : {valid, qpi}, in
+        Taken in its clock whatever happens.
+    kicks : list of kick_description(), in
+    source : kick_description(), out
+
+    Latency: kick to source 1 clock.
+    """
+    def __init__(self, n_qps, n_kicks):
+        bits = log2_int(n_qps)
+        self.ready  = Signal()
+        self.urgent = Record([("valid", 1), ("qpi", bits)])
+        self.kicks  = [stream.Endpoint(kick_description()) for _ in range(n_kicks)]
+        self.source = source = stream.Endpoint(kick_description())
+
+        # # #
+
+        # A QP is queued when it was pushed once more than it was popped: two bits, one writer each.
+        self.pushed = pushed = Table(1, n_qps, distributed=True)
+        self.popped = popped = Table(1, n_qps, distributed=True)
+        self.fifo   = fifo   = stream.SyncFIFO([("qpi", bits)], n_qps)
+        self.submodules += counted(fifo, "QPs: n_qps, each queued at most once (`pushed`, `popped`)")
+
+        qpi    = Signal(bits)
+        valid  = Signal()
+        queued = Signal()
+        if n_kicks:
+            self.arbiter = arbiter = RoundRobin(n_kicks, SP_CE)
+            self.comb += [
+                arbiter.request.eq(Cat(*[k.valid for k in self.kicks])),
+                arbiter.ce.eq(~self.urgent.valid & self.ready),
+                Case(arbiter.grant, {i: [
+                    qpi.eq(k.qpi),
+                    valid.eq(k.valid & self.ready),
+                    k.ready.eq(~self.urgent.valid & self.ready),
+                ] for i, k in enumerate(self.kicks)}),
+            ]
+        self.comb += [
+            self.ready.eq(pushed.ready & popped.ready),
+            If(self.urgent.valid, qpi.eq(self.urgent.qpi), valid.eq(1)),
+            # A QP that is popped in this clock counts as queued: its visit starts now and reads later.
+            queued.eq(pushed.read(qpi) ^ popped.read(qpi)),
+            fifo.sink.valid.eq(valid & ~queued),
+            fifo.sink.qpi.eq(qpi),
+            pushed.we.eq(valid & ~queued),
+            pushed.adr.eq(qpi),
+            pushed.row.eq(~pushed.read(qpi)),
+            source.valid.eq(fifo.source.valid),
+            source.qpi.eq(fifo.source.qpi),
+            fifo.source.ready.eq(source.ready),
+            popped.we.eq(source.valid & source.ready),
+            popped.adr.eq(fifo.source.qpi),
+            popped.row.eq(~popped.read(fifo.source.qpi)),
+        ]
 
 
 # BypassFIFO ---------------------------------------------------------------------------------------

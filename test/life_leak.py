@@ -4,8 +4,9 @@ import functools
 import re
 
 from roce_soc.queue.cq import queue_layout
+from roce_soc.queue.sq_layout import cursor_layout
 from roce_soc.transport.reply_rows import ROW_LAYOUT
-from roce_soc.transport.requester_rows import cursor_layout, requester_layout
+from roce_soc.transport.requester_rows import requester_layout
 from sim.engine import Bench
 
 # Memories that are not compared: (path, why).
@@ -21,7 +22,7 @@ EXCEPTIONS = (
 FIELDS = (
     (r"\.cursors\.",           cursor_layout(),    ("epoch", "life"), "count restarts of the prefetch and RESETs"),
     (r"\.state\.requester\.",  requester_layout(), ("epoch", "life"), "count restarts of the prefetch and RESETs"),
-    (r"\.cq\.rows$",          queue_layout(),     ("life",), "counts how often a queue was written"),
+    (r"\.cq\.rows\.",         queue_layout(),     ("life",), "counts how often a queue was written"),
     (r"\.reply\.rows\.",      ROW_LAYOUT,         ("life",), "counts control operations and failures"),
     (r"\.entry\.lists\.",      [("parked", 1), ("ends", 12), ("count", 6)], ("ends",), "mean nothing while none is parked"),
 )
@@ -66,8 +67,8 @@ def leaks(sim):
     """Texts: what is not as after power-up."""
     before, idle  = power_up()
     after, found  = sim.memories(), []
-    # A RowTable of the send side and a flag with one writer have a copy for each reader.
-    copies = {path: re.sub(r"(\.visit\..*|\.state\..*|\.popped\.)memory\d+$", r"\1memory", path) for path in after}
+    # A table of the send side and a flag with one writer have a copy for each reader.
+    copies = {path: re.sub(r"(\.visit\..*|\.state\..*|\.popped\.|\.context\.table\.)memory\d+$", r"\1memory", path) for path in after}
     found += [f"{path} is not {first}" for path, first in copies.items()
         if first in after and after[path].raw != after[first].raw]
     tables = {path: rows for path, rows in after.items() if copies[path] == path and not any(before[path].raw)

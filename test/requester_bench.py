@@ -155,7 +155,9 @@ class SendBench:
         self.cqes, self.events, self.refusals, self.bell_refusals, self.packets = [], [], [], [], []
         self.unchecked = {}         # qpi -> (work request, bytes at posting).
         self.failures = []          # refusals of the walker.
-        self.pending  = []          # answers on their way: (cycle, qpi, record).
+        self.pending  = []          # answers on their way: (cycle, tx_sent records before them, qpi, record).
+        self.returned = 0           # tx_sent records.
+        self.told     = [0]*3       # how many had been told at the last calls of `serve`.
         self.delay    = 20
         self.step     = 4
         self.sent_err = {}          # (qpi, psn) -> err of its tx_sent, once.
@@ -205,7 +207,8 @@ class SendBench:
         self.peers[qpi] = Peer(psn, pmtu)
         self.index.setdefault(qpi, 0)
         self.posted.setdefault(qpi, [])
-        self.ctl(qpi, CTL_START, psn)
+        # In the command port's order: a requester that starts first would see acknowledges of no life of its own.
+        self.ctl(qpi, CTL_START, psn, owners="cr")
 
     @staticmethod
     def va(qpi, offset=0):
@@ -259,6 +262,7 @@ class SendBench:
         for p in [] if self.blocked else self.kept:
             err = self.sent_err.pop((p.qpi, p.psn), 0) if not p.marker else 0
             self.sent.send(owner=p.owner, marker=p.marker, qpi=p.qpi, psn=p.msn, generation=p.syndrome, err=err)
+            self.returned += 1
             if p.marker or err:
                 continue
             self.packets.append(p)
@@ -266,9 +270,11 @@ class SendBench:
                 continue
             data = self.memory.read(p.addr, p.length) if p.length else b""
             for answer in self.peers[p.qpi].packet(p, data):
-                self.pending.append((now + self.delay, p.qpi, answer))
-        while self.pending and self.pending[0][0] <= now:
-            _, qpi, answer = self.pending.pop(0)
+                self.pending.append((now + self.delay, self.returned, p.qpi, answer))
+        # A frame is on the wire when its tx_sent has been told, and its answer some clocks behind that.
+        told, self.told = self.told[0], [*self.told[1:], self.sent.stats()["frames"]]
+        while self.pending and self.pending[0][0] <= now and self.pending[0][1] <= told:
+            *_, qpi, answer = self.pending.pop(0)
             self.respond(qpi, **answer)
         if not self.blocked:
             self.kept = []

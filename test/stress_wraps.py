@@ -74,7 +74,7 @@ def msn_wrap(seed):
     rng   = random.Random(seed)
     hand  = Hand([64]*4)
     sim   = hand.bench.bench.sim
-    rows, start = "core0.responder.check.rows", op.PSN_MASK - rng.randrange(1, 4)
+    rows, start = "core0.responder.check.table.memory", op.PSN_MASK - rng.randrange(1, 4)
     row, at, width = sim.memories(rows)[rows][hand.qp.index], *field(ROW_LAYOUT, "msn")
     assert row >> at & (1 << width) - 1 == 0
     sim.write_row(rows, hand.qp.index, row | start << at)

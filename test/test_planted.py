@@ -29,7 +29,7 @@ PLANTED = {
                                "test_responder.py::test_messages"),
     "rewind PSN wrong":       ("transport/retry.py", "rewind.psn.eq(head.una)", "rewind.psn.eq(head.una + 1)",
                                "test_retry.py::test_request_lost"),
-    "what has left is lost":  ("transport/requester_launch.py", "reached.row.high, returns[2].psn + 1)", "reached.row.high, reached.row.high)",
+    "what has left is lost":  ("transport/requester_launch.py", "reached.high, returns[2].psn + 1)", "reached.high, reached.high)",
                                "test_completer.py::test_ack_range"),
     "row not cleared":        ("transport/requester_write.py", "row.raw_bits().eq(0)", "[]",
                                "test_requester.py::test_reset_and_reuse"),

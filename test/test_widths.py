@@ -25,7 +25,7 @@ ARGUED = {
     "(((packet_payload_addr:64[0:6] + packet_payload_length:13) + 64) - 1)": "fetcher: at most 63 + 4096 + 63",
     "((second_length:13 + 64) - 1)":                                        "fetcher: at most 4095 + 63",
     "(second_high:20 + second_page:33[32:33])":                             "fetcher: addresses end at 2^64",
-    "(c_index:16 - q_consumer:16)":                                         "cq: indices count around in 16 bits",
+    "(c_index:16 - consumer:16)":                                         "cq: indices count around in 16 bits",
     "(eventqueue:16 - eventqueue:16)":                                      "eq: indices count around in 16 bits",
     "(divider:16 + 1)":                                                     "timebase: starts anew before its end",
 }

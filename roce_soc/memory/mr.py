@@ -12,7 +12,7 @@ from litex.soc.interconnect import stream
 from roce_soc.common import DEFAULT_MRS, TARGET_WIDTH, mr_request_description, mr_result_description, mr_write_description
 from roce_soc.drain import Drain
 from roce_soc.errors import index_of
-from roce_soc.table import StateTable, clocked_port
+from roce_soc.table import Table
 
 MAX_MRS = 1 << 16
 
@@ -73,9 +73,9 @@ class MRTable(LiteXModule):
 
         # # #
 
-        memory = Memory(layout_len(ROW), n_mrs)
-        self.write_port, self.read_port = memory.get_port(write_capable=True), clocked_port(memory, old_word=True)
-        self.specials += memory, self.write_port, self.read_port
+        self.rows = Table(ROW, n_mrs)
+        self.used = Table(1, n_mrs)      # the row is valid.
+        self.read_port = self.rows.get_port()
         self._add_write()
 
     def get_port(self):
@@ -86,11 +86,11 @@ class MRTable(LiteXModule):
 
     def _add_write(self):
         """Init walker and region writes: `end` and `delta` are summed in halves, two clocks each."""
-        write, port = self.write, self.write_port
-        walker  = Signal(self.bits + 1)
+        write, rows, used = self.write, self.rows, self.used
         row     = Record(ROW)
-        self.used = used = StateTable(1, self.n_mrs)      # the row is valid.
-        valid   = Signal()
+        look    = used.get_port()
+        looked  = Signal(max=used.latency + 1)      # clocks that the region's number stands at `look`.
+        begin, valid = Signal(), Signal()
         index   = Signal(self.bits)
         self.step    = step = Signal(2)
         self.drained = Signal()
@@ -99,27 +99,29 @@ class MRTable(LiteXModule):
         length_hi, va_hi, addr_hi = Signal(32), Signal(32), Signal(32)
         low_end, low_delta, high_end = Signal(33), Signal(33), Signal(33)
         self.comb += [
-            self.ready.eq(walker[-1] & used.ready),
-            write.ready.eq(self.ready & Mux(write.valid_row, (step == 0) & ~valid, self.drained)),
-            valid.eq(used.read(write.index[:self.bits]) & (write.index[self.bits:] == 0)),
+            self.ready.eq(rows.ready & used.ready),
+            look.adr.eq(write.index[:self.bits]),
+            begin.eq(self.ready & write.valid & (step == 0) & (looked == used.latency)),
+            valid.eq(look.row & (write.index[self.bits:] == 0)),
+            write.ready.eq(Mux(write.valid_row, begin & ~valid, self.drained)),
             used.we.eq((step == 2) & inside),
             used.adr.eq(index),
-            used.dat_w.eq(row.enable),
+            used.row.eq(row.enable),
             low_end.eq(write.va[:32] + write.length[:32]),
             low_delta.eq(write.addr[:32] - write.va[:32]),
             high_end.eq(va_hi + length_hi + carries[0]),
             # An index beyond the table is the command port's to refuse; here it writes nothing.
-            port.we.eq(~self.ready | ((step == 2) & inside)),
-            port.adr.eq(Mux(self.ready, index, walker[:self.bits])),
-            If(self.ready, port.dat_w.eq(row.raw_bits())),
+            rows.we.eq((step == 2) & inside),
+            rows.adr.eq(index),
+            rows.row.eq(row),
         ]
         self.sync += [
-            If(~walker[-1], walker.eq(walker + 1)),
+            If((step != 0) | ~write.valid | begin, looked.eq(0)).Elif(looked != used.latency, looked.eq(looked + 1)),
             If((step == 1) | (step == 2), step.eq(step + 1)),
             # Step 3: the row is invalid, accesses begun before are awaited.
             If((step == 2) & row.enable, step.eq(0)),
             If((step == 3) & self.drained, step.eq(0)),
-            If(self.ready & write.valid & (step == 0),
+            If(begin,
                 step.eq(1),
                 index.eq(write.index),
                 inside.eq(write.index[self.bits:] == 0),
@@ -196,9 +198,8 @@ class MRTable(LiteXModule):
             self.sync += [getattr(after, name).eq(getattr(before, name)) for name in ["valid"] + names]
 
         # Clock 3 holds the row, the RAM's register being the second.
-        row = Record(ROW)
-        self.comb += self.read_port.adr.eq(s1.key[8:8 + self.bits])
-        self.sync += row.raw_bits().eq(self.read_port.dat_r)
+        port, row = self.read_port, self.read_port.row
+        self.comb += port.adr.eq(s1.key[8:8 + self.bits])
 
         low, end3 = Signal(33), Signal(65)
         self.sync += [

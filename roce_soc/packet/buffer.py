@@ -12,7 +12,7 @@ from roce_soc.bounds import counted
 from roce_soc.common import (
     DATA_WIDTH, refusal_description, rx_beats_description, rx_packet_description, rx_verdict_description)
 from roce_soc.errors import ERRORS
-from roce_soc.table import BypassFIFO, BypassQueue, clocked_port
+from roce_soc.table import BypassFIFO, BypassQueue, InitWalker, clocked_port
 
 CHUNK_BEATS  = 8
 RECORD_DEPTH = 64      # packets that may wait for the responder or the completer.
@@ -82,21 +82,18 @@ class PacketBuffer(LiteXModule):
         # Free list: filled once by a walker, then by the reader.
         self.free = free = stream.SyncFIFO([("chunk", chunk_bits)], n_chunks, buffered=True)
         self.submodules += counted(free, "chunks: there are n_chunks, each once in the list or in a packet")
-        walker    = Signal(max=n_chunks + 1)
-        release   = stream.Endpoint([("chunk", chunk_bits)])
-        walking   = Signal()
+        self.walker = walker = InitWalker(n_chunks)
+        release     = stream.Endpoint([("chunk", chunk_bits)])
         self.comb += [
-            walking.eq(walker != n_chunks),
-            self.ready.eq(~walking),
-            free.sink.valid.eq(walking | release.valid),
-            free.sink.chunk.eq(Mux(walking, walker, release.chunk)),
+            self.ready.eq(walker.ready),
+            free.sink.valid.eq(~walker.ready | release.valid),
+            free.sink.chunk.eq(Mux(walker.ready, release.chunk, walker.adr)),
         ]
-        self.sync += If(walking, walker.eq(walker + 1))
         taken = Signal()
         self.comb += taken.eq(free.source.valid & free.source.ready)
         self.sync += [
-            If(walking,
-                self.chunks_free.eq(walker + 1),
+            If(~walker.ready,
+                self.chunks_free.eq(walker.adr + 1),
             ).Else(
                 self.chunks_free.eq(self.chunks_free + release.valid - taken),
             )

@@ -15,7 +15,7 @@ from roce_soc.common import (
     CTL_ERR, CTL_RESET, CTL_RESUME, CTL_SQD, CTL_START, CTL_STOP, MAX_READS, connection_layout, ctl_description,
     event_description, mr_write_description, ring_write_description)
 from roce_soc.qp.mailbox import WORD_BITS, CommandMailbox, MailboxCrossing, words_of_command
-from roce_soc.table import StateTable
+from roce_soc.table import Table
 
 # Whose part of a QP a control operation is for.
 SIDES = ("receive", "responder", "requester", "completer", "fetch", "completion")
@@ -128,7 +128,7 @@ class CommandPort(LiteXModule):
         self.capability = list(capability)
         self.timeout    = timeout
         self.port       = context.get_port()
-        self.holders    = StateTable([("held", 1), ("qpi", context.bits)], n_rqs)
+        self.holders    = Table([("held", 1), ("qpi", context.bits)], n_rqs, distributed=True)
         self.drain_begins, self.drained = Signal(), Signal(reset=1)
         self.mailboxes  = []
         self.fatals     = []
@@ -466,7 +466,7 @@ class CommandPort(LiteXModule):
             self.drain_begins.eq((self.old_state != abi.QP_SQD) | (self.new_state != abi.QP_SQD)),
             holders.we.eq(self.context.write.ready & (self.new_state != abi.QP_RESET)),
             holders.adr.eq(self._arg(abi.QP_ARGS, "rq_index")),
-            holders.dat_w.held.eq(1), holders.dat_w.qpi.eq(self.qpi),
+            holders.row.held.eq(1), holders.row.qpi.eq(self.qpi),
             If(self.context.write.ready, NextState(after)),
         )
 

@@ -9,14 +9,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.common import MAX_QPS, connection_layout
-from roce_soc.table import clocked_port
-
-
-class ContextPort:
-    """Read port: `adr` (QP index) in, `row` (Record of connection_layout) two clocks later."""
-    def __init__(self, bits):
-        self.adr = Signal(bits)
-        self.row = Record(connection_layout())
+from roce_soc.table import Table
 
 
 # QPContext ----------------------------------------------------------------------------------------
@@ -36,7 +29,7 @@ class QPContext(LiteXModule):
     ---------
     write : {index, row}, in
         Replaces a row; one a clock; readers see it from the next clock's addresses on, until then the whole old row.
-    get_port() : ContextPort
+    get_port() : {adr} in, `row` (Record of connection_layout) out two clocks later
         Must be called before finalisation.
 
     Latency: row valid two clocks after adr, one read a clock. `ready` rises when all rows are zero.
@@ -46,38 +39,20 @@ class QPContext(LiteXModule):
             raise ValueError(f"n_qps must be a power of two from 16 to {MAX_QPS}, not {n_qps!r}")
         self.n_qps = n_qps
         self.bits  = log2_int(n_qps)
-        self.ports = []
         self.ready = Signal()
         self.write = stream.Endpoint([("index", self.bits), ("row", len(Record(connection_layout()).raw_bits()))])
 
         # # #
 
-        walker = Signal(self.bits + 1)
-        self.init_we  = Signal()
-        self.init_adr = walker
+        self.table = table = Table(connection_layout(), n_qps)
         self.comb += [
-            self.ready.eq(walker[-1]),
-            self.init_we.eq(~self.ready),
+            self.ready.eq(table.ready),
             self.write.ready.eq(self.ready),
+            table.we.eq(self.write.valid),
+            table.adr.eq(self.write.index),
+            table.row.raw_bits().eq(self.write.row),
         ]
-        self.sync += If(~self.ready, walker.eq(walker + 1))
 
     def get_port(self):
         """A new read port with its own copy of the rows."""
-        port = ContextPort(self.bits)
-        self.ports.append(port)
-        return port
-
-    def do_finalize(self):
-        for port in self.ports:
-            memory = Memory(len(self.write.row), self.n_qps)
-            write, read = memory.get_port(write_capable=True), clocked_port(memory, old_word=True)
-            self.specials += memory, write, read
-            self.comb += [
-                write.we.eq(self.init_we | (self.write.valid & self.write.ready)),
-                write.adr.eq(Mux(self.init_we, self.init_adr[:self.bits], self.write.index)),
-                write.dat_w.eq(Mux(self.init_we, 0, self.write.row)),
-                read.adr.eq(port.adr),
-            ]
-            # The RAM's own register is the first clock, this one the second.
-            self.sync += port.row.raw_bits().eq(read.dat_r)
+        return self.table.get_port()

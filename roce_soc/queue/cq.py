@@ -17,8 +17,7 @@ from roce_soc.common import (
     event_description, memory_command_description, memory_wack_description, memory_wdata_description, refusal_description,
     ring_write_description)
 from roce_soc.errors import ERRORS
-from roce_soc.table import StateTable, clocked_port
-from roce_soc.transport.requester_rows import KickQueue
+from roce_soc.table import KickQueue, Table
 from roce_soc.verbs import WC_SUCCESS
 
 OP_WRITE, OP_CONSUMER, OP_ARM, OP_CQE, OP_MARK, OP_KILL = range(6)
@@ -126,20 +125,17 @@ class CompletionQueues(LiteXModule):
         # Rows.
         row_layout = queue_layout()
         row, new = Record(row_layout), Record(row_layout)
-        rows     = Memory(len(row.raw_bits()), self.n_cqs)
-        rd, wr   = clocked_port(rows), rows.get_port(write_capable=True)
-        self.specials += rows, rd, wr
-        walker = Signal(bits + 1)
-        self.sync += If(~self.ready, walker.eq(walker + 1))
+        self.rows = rows = Table(row_layout, self.n_cqs)
+        rd        = rows.get_port(old_word=False)       # `hazard` holds an operation on a row that is being changed.
         # A QP that lost a completion has work whose end its user never hears of.
         self.losers = losers = KickQueue(self.n_qps, 1)
         # Queues with a CQE that memory refused: what lies behind it is out of the user's sight.
-        self.broken = broken = StateTable(1, self.n_cqs)
+        self.broken = broken = Table(1, self.n_cqs, distributed=True)
         # A refused write on its way to its queue's row.
         self.kill   = kill = Record([("valid", 1), ("cqn", bits), ("life", 1), ("err", 3)])
         self.kill_event = Signal()
         self.comb += [
-            self.ready.eq(walker[-1] & losers.ready & broken.ready),
+            self.ready.eq(rows.ready & losers.ready & broken.ready),
             self.fatal.valid.eq(losers.source.valid),
             self.fatal.first.eq(1), self.fatal.last.eq(1),
             self.fatal.type.eq(abi.EVENT_QP_FATAL),
@@ -220,11 +216,10 @@ class CompletionQueues(LiteXModule):
 
         # Stage C: the row is here.
         cqe    = Record(cqe_description().payload_layout)
-        q      = Record(row_layout)
+        q      = rd.row
         used   = Signal(16)
         full, usable, solicited, fire = Signal(), Signal(), Signal(), Signal()
         beyond, beyond_solicited      = Signal(15), Signal(15)
-        self.sync += q.raw_bits().eq(rd.dat_r)
         out_layout = [("write", 1), ("mark", 1), ("target", TARGET_WIDTH), ("addr", 64), ("cqe", 256), ("fire", 1),
             ("type", 8), ("cqn", bits), ("life", 1)]
         self.out   = out = stream.SyncFIFO(out_layout, 8)
@@ -247,13 +242,13 @@ class CompletionQueues(LiteXModule):
             waiting.eq(used[15] & (beyond == 0) | Mux(c.index[15], (beyond_solicited != 0) & (beyond_solicited <= beyond), beyond != 0)),
             broken.we.eq(c_valid & c.known & ((c.kind == OP_WRITE) | ((c.kind == OP_KILL) & (q.life == kill.life)))),
             broken.adr.eq(c.cqn),
-            broken.dat_w.eq(c.kind == OP_KILL),
+            broken.row.eq(c.kind == OP_KILL),
             self.outcome.valid.eq(c_valid & (c.kind == OP_CQE) & (cqe.status == WC_SUCCESS)),
             self.outcome.client.eq(c.client),
             self.outcome.lost.eq(lost),
-            wr.adr.eq(Mux(self.ready, c.cqn, walker[:bits])),
-            wr.dat_w.eq(Mux(self.ready, new.raw_bits(), 0)),
-            wr.we.eq(~self.ready | (c_valid & c.known)),
+            rows.adr.eq(c.cqn),
+            rows.row.eq(new),
+            rows.we.eq(c_valid & c.known),
             out.sink.target.eq(q.target),
             out.sink.addr.eq(q.addr + ((q.producer & mask) << log2_int(abi.CQE_BYTES))),
             out.sink.cqe.eq(cqe_bits(cqe, ~((q.producer >> q.log2) & 1) & 1)),

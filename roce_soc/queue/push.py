@@ -10,7 +10,7 @@ from litex.gen import *
 from roce_soc import abi
 from roce_soc.common import DATA_WIDTH, TARGET_WIDTH
 from roce_soc.memory.port import MemoryReadPort
-from roce_soc.table import clocked_port
+from roce_soc.table import InitWalker, clocked_port
 from roce_soc.verbs import SEND_INLINE
 
 SLOT_WORDS = abi.SEND_WQE_BYTES//4
@@ -89,23 +89,15 @@ class PushSlots(LiteXModule):
             ]
 
         # Words that came; after reset and `forget` none, of any page.
-        walker = Signal(bits + 1)
+        self.walker = walker = InitWalker(2**bits)
         came   = Memory(2*SLOT_WORDS, 2**bits)
         write  = came.get_port(write_capable=True)
         read   = came.get_port(async_read=True)
         self.specials += came, write, read
         self.comb += [
             read.adr.eq(self.page),
-            write.we.eq(~walker[-1] | self.we | self.done),
-            write.adr.eq(Mux(walker[-1], self.page, walker[:-1])),
-            If(walker[-1] & self.we & ~self.done, write.dat_w.eq(read.dat_r | (1 << self.word))),
-        ]
-        self.sync += [
-            If(self.forget,
-                walker.eq(0),
-            ).Elif(~walker[-1],
-                walker.eq(walker + 1),
-            )
+            walker.again.eq(self.forget),
+            walker.fill(write, self.page, Mux(self.done, 0, read.dat_r | (1 << self.word)), self.we | self.done),
         ]
 
         # The words it needs: the work request, and inline data as far as it goes.
@@ -116,7 +108,7 @@ class PushSlots(LiteXModule):
             wqe.raw_bits().eq(push.wqe),
             inline.eq((wqe.flags & SEND_INLINE) != 0),
             missing.eq(~read.dat_r),
-            push.complete.eq(walker[-1] & (missing[:SLOT_WORDS] == 0)
+            push.complete.eq(walker.ready & (missing[:SLOT_WORDS] == 0)
                 & ~Reduce("OR", [missing[SLOT_WORDS + i] & inline & (wqe.length > 4*i) for i in range(SLOT_WORDS)])),
         ]
 

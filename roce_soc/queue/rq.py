@@ -16,7 +16,7 @@ from roce_soc.common import (
     memory_rdata_description, refusal_description, ring_write_description)
 from roce_soc.errors import ERRORS
 from roce_soc.queue.rq_layout import RECV_WQE_LAYOUT, RQ_CTL_RESET, TakePort, rq_ctl_description
-from roce_soc.table import FlagTable, StateTable, clocked_port
+from roce_soc.table import FlagTable, InitWalker, Table, clocked_port
 from roce_soc.verbs import WC_RECV
 
 MAX_RQS     = 4096
@@ -84,14 +84,14 @@ class ReceiveQueues(LiteXModule):
         # # #
 
         # Tables. Each counter has one writer; `clear` borrows all write ports for one clock.
-        self.config   = StateTable([("enable", 1), ("log2", 4), ("target", TARGET_WIDTH), ("page", PAGE_WIDTH), ("addr", 64)], n_rqs)
-        self.flush    = StateTable([("mode", 2), ("qpn", 24), ("cqn", QPI_WIDTH)], n_rqs)
-        self.producer = StateTable(16, n_rqs)
-        self.fetch    = StateTable(16, n_rqs)
-        self.done     = StateTable(16, n_rqs)
-        self.head     = StateTable(16, n_rqs)
+        self.config   = Table([("enable", 1), ("log2", 4), ("target", TARGET_WIDTH), ("page", PAGE_WIDTH), ("addr", 64)], n_rqs, distributed=True)
+        self.flush    = Table([("mode", 2), ("qpn", 24), ("cqn", QPI_WIDTH)], n_rqs, distributed=True)
+        self.producer = Table(16, n_rqs, distributed=True)
+        self.fetch    = Table(16, n_rqs, distributed=True)
+        self.done     = Table(16, n_rqs, distributed=True)
+        self.head     = Table(16, n_rqs, distributed=True)
         self.waiting  = FlagTable(n_rqs)
-        self.waiter   = StateTable(QPI_WIDTH, n_rqs)
+        self.waiter   = Table(QPI_WIDTH, n_rqs, distributed=True)
         tables        = [self.config, self.flush, self.producer, self.fetch, self.done, self.head, self.waiting, self.waiter]
         self.comb += self.ready.eq(Reduce("AND", [table.ready for table in tables]))
 
@@ -113,7 +113,7 @@ class ReceiveQueues(LiteXModule):
         self.comb += [
             table.we.eq(we | self.clear),
             table.adr.eq(Mux(self.clear, self.clear_index, adr)),
-            table.dat_w.eq(Mux(self.clear, 0, data)),
+            table.row.eq(Mux(self.clear, 0, data)),
         ]
 
     def _add_doorbell(self):
@@ -165,7 +165,7 @@ class ReceiveQueues(LiteXModule):
         self.work         = work = stream.SyncFIFO([("index", bits)], self.n_rqs, buffered=True)
         self.queued       = FlagTable(self.n_rqs)
         self.tags         = tags = stream.SyncFIFO([("tag", log2_int(READS))], READS, buffered=True)
-        self.tag_info     = StateTable([("index", bits), ("slot", log2_int(CACHE_DEPTH))], READS)
+        self.tag_info     = Table([("index", bits), ("slot", log2_int(CACHE_DEPTH))], READS, distributed=True)
         self.tag_return   = stream.Endpoint([("tag", log2_int(READS))])
         self.rcmds        = rcmds = stream.SyncFIFO(memory_command_description(), 8)
         self.submodules += [counted(fifo, kept_by) for fifo, kept_by in (
@@ -175,7 +175,7 @@ class ReceiveQueues(LiteXModule):
             (tags,              "tags: there are READS"),
             (rcmds,             "turns on their way: three, with the level below 4"),
         )]
-        tag_walker        = Signal(max=READS + 1)
+        self.tag_walker   = tag_walker = InitWalker(READS)
         trigger, pushing  = stream.Endpoint([("index", bits)]), Signal()
         self.comb += [
             If(self.room_trigger.source.valid,
@@ -218,9 +218,9 @@ class ReceiveQueues(LiteXModule):
             self.more_trigger.sink.valid.eq(issue & more), self.more_trigger.sink.index.eq(idx[2]),
             tags.source.ready.eq(issue),
             self.tag_info.we.eq(issue), self.tag_info.adr.eq(tags.source.tag),
-            self.tag_info.dat_w.index.eq(idx[2]), self.tag_info.dat_w.slot.eq(fetch3),
-            tags.sink.valid.eq((tag_walker < READS) | self.tag_return.valid),
-            tags.sink.tag.eq(Mux(tag_walker < READS, tag_walker, self.tag_return.tag)),
+            self.tag_info.row.index.eq(idx[2]), self.tag_info.row.slot.eq(fetch3),
+            tags.sink.valid.eq(~tag_walker.ready | self.tag_return.valid),
+            tags.sink.tag.eq(Mux(tag_walker.ready, self.tag_return.tag, tag_walker.adr)),
             rcmds.sink.valid.eq(issue),
             rcmds.sink.target.eq(row3.target),
             rcmds.sink.addr.eq(row3.addr + (slot3 << 6)),
@@ -232,7 +232,6 @@ class ReceiveQueues(LiteXModule):
         ]
         self._drive(self.fetch, issue, idx[2], fetch3 + burst)
         self.sync += [
-            If(tag_walker < READS, tag_walker.eq(tag_walker + 1)),
             If(~clear,
                 Cat(*v).eq(Cat(work.source.valid & work.source.ready, v[0], v[1])),
                 idx[0].eq(work.source.index), idx[1].eq(idx[0]), idx[2].eq(idx[1]),
@@ -318,7 +317,7 @@ class ReceiveQueues(LiteXModule):
             self.waiting.set.eq(port.park), self.waiting.set_adr.eq(index),
             self.waiter.we.eq(port.park | self.clear),
             self.waiter.adr.eq(Mux(self.clear, self.clear_index, index)),
-            self.waiter.dat_w.eq(Mux(self.clear, 0, port.qpi)),
+            self.waiter.row.eq(Mux(self.clear, 0, port.qpi)),
         ]
         self.sync += [
             port.wqe.raw_bits().eq(self.cache_read.dat_r),
@@ -354,7 +353,7 @@ class ReceiveQueues(LiteXModule):
         # No further reads; wait until what was asked for has come.
         fsm.act("HOLD",
             self.flush.we.eq(1),
-            self.flush.dat_w.mode.eq(MODE_HOLD),
+            self.flush.row.mode.eq(MODE_HOLD),
             NextState("SETTLE"),
         )
         # Turns of the fetcher that began before.
@@ -370,7 +369,7 @@ class ReceiveQueues(LiteXModule):
             If(~port.take & self.settled,
                 self.clear.eq(1),
                 self.flush.we.eq(1),
-                self.flush.dat_w.mode.eq(MODE_RUN),
+                self.flush.row.mode.eq(MODE_RUN),
                 self.config.we.eq(is_write),
                 write.ready.eq(is_write),
                 ctl.ready.eq(~is_write),
@@ -380,7 +379,7 @@ class ReceiveQueues(LiteXModule):
         )
         fsm.act("FLUSH-ON",
             self.flush.we.eq(1),
-            self.flush.dat_w.mode.eq(MODE_FLUSH), self.flush.dat_w.qpn.eq(ctl.qpn), self.flush.dat_w.cqn.eq(ctl.cqn),
+            self.flush.row.mode.eq(MODE_FLUSH), self.flush.row.qpn.eq(ctl.qpn), self.flush.row.cqn.eq(ctl.cqn),
             ctl.ready.eq(1),
             self.ctl_done.eq(1),
             NextState("SCAN"),
@@ -409,7 +408,7 @@ class ReceiveQueues(LiteXModule):
             self.clear_index.eq(scan),
             self.flush.adr.eq(scan),
             self.config.adr.eq(scan),
-            [getattr(self.config.dat_w, name).eq(getattr(write, name)) for name, _ in self.config.layout],
+            [getattr(self.config.row, name).eq(getattr(write, name)) for name, _ in self.config.layout],
             cqe.cqn.eq(row.cqn), cqe.wr_id.eq(wqe.wr_id), cqe.qpn.eq(row.qpn),
             cqe.status.eq(ERRORS["FLUSH"].local_status), cqe.vendor_err.eq(ERRORS["FLUSH"].index),
             cqe.opcode.eq(WC_RECV),

@@ -14,8 +14,8 @@ from roce_soc.common import (
 from roce_soc.queue.push import wqe_layout
 from roce_soc.queue.sq_doorbell import SLOT_SHIFT, SendDoorbell
 from roce_soc.queue.sq_forget import SendQueueForget
-from roce_soc.table import clocked_port
-from roce_soc.transport.requester_rows import EPOCH_WIDTH, KickQueue, RowTable, cursor_layout
+from roce_soc.queue.sq_layout import EPOCH_WIDTH, cursor_layout
+from roce_soc.table import KickQueue, Table, clocked_port
 
 CACHE_SLOTS = 8       # work requests of a QP on chip.
 FETCHES     = 16      # descriptor reads outstanding, all QPs together.
@@ -93,11 +93,11 @@ class SendQueues(LiteXModule):
 
         # # #
 
-        self.cursors  = cursors  = RowTable(cursor_layout(), n_qps)
-        self.owned    = owned    = RowTable([("slot", 16)], n_qps)
-        self.produced = produced = RowTable([("slot", 16)], n_qps)
-        self.fetched  = fetched  = RowTable(cursor_layout(), n_qps)
-        self.tags     = tags     = RowTable(
+        self.cursors  = cursors  = Table(cursor_layout(), n_qps, distributed=True)
+        self.owned    = owned    = Table([("slot", 16)], n_qps)
+        self.produced = produced = Table([("slot", 16)], n_qps)
+        self.fetched  = fetched  = Table(cursor_layout(), n_qps)
+        self.tags     = tags     = Table(
             [("valid", 1), ("err", 1), ("slot", 16), ("life", EPOCH_WIDTH)], CACHE_SLOTS*n_qps)
         self.schedule = schedule = KickQueue(n_qps, n_kicks + 1)
         self.fetch    = fetch    = KickQueue(n_qps, 1)
@@ -258,8 +258,8 @@ class SendQueues(LiteXModule):
         Nothing lands behind the cursor: the place may be that of a pushed work request.
         """
         rdata, tags = self.rdata, self.tags
-        cursor = self.cursors.get_async_port()
-        lookup = self.cursors.get_async_port()
+        owner  = Signal(self.cursors.adr.nbits)       # whose slot a word that was read is, else the doorbell's queue.
+        cursor, lookup = self.cursors.read(owner), self.cursors.read(self.source.qpi)
         read   = self.fetches.get_port(async_read=True)
         cache  = Memory(dw, CACHE_SLOTS*2**bits)
         write  = cache.get_port(write_capable=True)
@@ -285,10 +285,10 @@ class SendQueues(LiteXModule):
             read.adr.eq(rdata.tag),
             If(rdata.valid & rdata.last, self.done.eq(1 << rdata.tag)),
             bell.busy.eq(valid | self.again.valid),
-            bell.cursor.eq(cursor.row.slot),
-            cursor.adr.eq(Mux(valid, qpi, bell.sink.queue)),
-            behind.eq(slot - cursor.row.slot),
-            lands.eq(valid & (epoch == cursor.row.epoch) & ~behind[-1]),
+            bell.cursor.eq(cursor.slot),
+            owner.eq(Mux(valid, qpi, bell.sink.queue)),
+            behind.eq(slot - cursor.slot),
+            lands.eq(valid & (epoch == cursor.epoch) & ~behind[-1]),
             write.we.eq(lands | bell.placed),
             write.adr.eq(Cat(slot[:slot_bits], qpi)),
             write.dat_w.eq(data),
@@ -305,7 +305,7 @@ class SendQueues(LiteXModule):
                 tags.we.eq(1),
                 tags.adr.eq(write.adr),
                 tags.row.valid.eq(1),
-                tags.row.life.eq(cursor.row.life),
+                tags.row.life.eq(cursor.life),
             ).Else(
                 tags.we.eq(forget.tag),
                 tags.adr.eq(Cat(forget.slot, forget.ctl.qpi[:bits])),
@@ -329,8 +329,7 @@ class SendQueues(LiteXModule):
         tag_port  = tags.get_port()
         cursor_d  = [Record(cursor_layout()) for _ in range(2)]
         self.comb += [
-            lookup.adr.eq(self.source.qpi),
-            load.adr.eq(Cat(lookup.row.slot[:slot_bits], self.source.qpi[:bits])),
+            load.adr.eq(Cat(lookup.slot[:slot_bits], self.source.qpi[:bits])),
             tag_port.adr.eq(load.adr),
             self.hit.eq(tag_port.row.valid & (tag_port.row.slot == cursor_d[1].slot)
                 & (tag_port.row.life == cursor_d[1].life)),
@@ -338,6 +337,6 @@ class SendQueues(LiteXModule):
         ]
         self.sync += [
             self.wqe.raw_bits().eq(load.dat_r),
-            cursor_d[0].raw_bits().eq(lookup.row.raw_bits()),
+            cursor_d[0].raw_bits().eq(lookup.raw_bits()),
             cursor_d[1].raw_bits().eq(cursor_d[0].raw_bits()),
         ]

@@ -10,7 +10,7 @@ from roce_soc.common import doorbell_description, refusal_description
 from roce_soc.errors import index_of
 from roce_soc.queue.doorbell import KIND_PUSH
 from roce_soc.queue.push import inline_layout, push_layout, wqe_layout
-from roce_soc.transport.requester_rows import kick_description
+from roce_soc.table import kick_description
 from roce_soc.verbs import SEND_INLINE
 
 SLOT_SHIFT = log2_int(SEND_WQE_BYTES)
@@ -29,7 +29,7 @@ class SendDoorbell(LiteXModule):
     Parameters
     ----------
     context : QPContext
-    owned, produced : RowTable
+    owned, produced : Table
         Slots below the first have completed; producer index, written here.
 
     Endpoints

@@ -17,9 +17,10 @@ from roce_soc.errors import ROW_WIDTH, index_of
 from roce_soc.opcodes import (
     NAK_INVALID_REQUEST, NAK_PSN_SEQUENCE, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, OPCODES,
     RNR_TIMER_10US, SYNDROME_ACK, SYNDROME_RNR)
+from roce_soc.table import kick_description
 from roce_soc.transport.completer_rules import CTL, RESPONSE, SCAN, SEEK, CompleterRules
 from roce_soc.transport.requester_rows import (
-    GENERATION_WIDTH, ITEM_BITS, TIME_WIDTH, completer_layout, kick_description)
+    GENERATION_WIDTH, ITEM_BITS, TIME_WIDTH, completer_layout)
 from roce_soc.transport.requester_visit import pmtu_case
 from roce_soc.verbs import ACCESS_LOCAL_WRITE
 
@@ -95,7 +96,6 @@ class CompleterDecide(LiteXModule):
             "pushed"    : state.pushed.get_port(),
         }
         self.read_port = state.reads.get_port()
-        self.head_port = state.read_head.get_async_port()
         self.comb += [
             self.works.source.connect(self.work),
             self.checks.source.connect(self.check),
@@ -149,8 +149,7 @@ class CompleterDecide(LiteXModule):
                     for f in rx_packet_description().payload_layout],
             ),
             [port.adr.eq(c[0].qpi) for port in self.ports.values()],
-            self.head_port.adr.eq(c[0].qpi),
-            self.read_port.adr.eq(Cat(self.head_port.row.index, c[0].qpi[:self.state.bits])),
+            self.read_port.adr.eq(Cat(self.state.read_head.read(c[0].qpi), c[0].qpi[:self.state.bits])),
         ]
         self.sync += [after.raw_bits().eq(now.raw_bits()) for now, after in zip(c, c[1:])]
 
@@ -200,7 +199,7 @@ class CompleterDecide(LiteXModule):
             a.since_progress.eq(self.now - row.last_progress),
             a.since_busy.eq(self.now - self.ports["busy"].row.since),
             # A rewind is on its way to the requester, or what it repeats on its way to the wire: no time runs for it.
-            a.generation.eq(self.ports["generation"].row.number),
+            a.generation.eq(self.ports["generation"].row),
             a.waits.eq((a.generation != wire.generation) | (row.rewinding & (a.generation == row.rewind_from))),
             a.since_rnr.eq(self.now - row.rnr_until),
             Case(packet.opcode, {**kinds, "default": []}),
@@ -267,7 +266,7 @@ class CompleterDecide(LiteXModule):
             state.una.row.psn.eq(c5.row_una),
             state.read_head.we.eq(packet.valid & c5.write),
             state.read_head.adr.eq(packet.qpi),
-            state.read_head.row.index.eq(c5.row_read_head),
+            state.read_head.row.eq(c5.row_read_head),
 
             [getattr(work, n).eq(getattr(packet, n)) for n in ("qpi", "has_slot", "slot", "offset", "length", "psn")],
             work.record.eq(packet.kind == RESPONSE),

@@ -10,7 +10,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc.common import QPI_WIDTH, TARGET_WIDTH
 from roce_soc.opcodes import ACK_UNLIMITED, RC_ACKNOWLEDGE, RC_READ_RESPONSE_FIRST, RC_READ_RESPONSE_ONLY, SYNDROME_ACK
-from roce_soc.table import StateTable
+from roce_soc.table import Table
 from roce_soc.transport.responder_layout import READ_INDEX_WIDTH, REPLY_ACK, REPLY_READ
 
 
@@ -58,12 +58,12 @@ class ReplyQuick(LiteXModule):
         # # #
 
         # One clock behind the operation.
-        self.table = table = StateTable([("free", 1), ("inband", 1)], n_qps)
+        self.table = table = Table([("free", 1), ("inband", 1)], n_qps, distributed=True)
         row, quiet = table.read(sink.qpi[:bits]), Signal()
         pmtu, last = Signal(13), Signal()
         self.sync += [
             table.we.eq(self.update), table.adr.eq(self.op_qpi),
-            table.dat_w.free.eq(self.free), table.dat_w.inband.eq(self.inband),
+            table.row.free.eq(self.free), table.row.inband.eq(self.inband),
         ]
         self.comb += [
             self.ready.eq(table.ready),

@@ -8,7 +8,7 @@ from migen import *
 from litex.gen import *
 
 from roce_soc.common import MAX_READS, QPI_WIDTH
-from roce_soc.table import StateTable, clocked_port
+from roce_soc.table import Table, clocked_port
 from roce_soc.transport.responder_layout import READ_INDEX_WIDTH
 
 # A READ as accepted. ack*: acknowledge that goes out before its first reply.
@@ -60,11 +60,11 @@ class ReadRing(LiteXModule):
         # # #
 
         # Counters for the look-up; one clock behind the operation.
-        self.counters = StateTable([("accepted", READ_INDEX_WIDTH), ("saved", READ_INDEX_WIDTH)], n_qps)
+        self.counters = Table([("accepted", READ_INDEX_WIDTH), ("saved", READ_INDEX_WIDTH)], n_qps, distributed=True)
         self.comb += self.ready.eq(self.counters.ready)
         self.sync += [
             self.counters.we.eq(self.update), self.counters.adr.eq(self.op_qpi),
-            self.counters.dat_w.accepted.eq(self.accepted), self.counters.dat_w.saved.eq(self.saved),
+            self.counters.row.accepted.eq(self.accepted), self.counters.row.saved.eq(self.saved),
         ]
         # RAMs; writes one clock behind the operation, reads from registered addresses.
         ports = []

@@ -5,7 +5,7 @@ from migen import *
 from litex.gen import *
 
 from roce_soc.common import MAX_READS, QPI_WIDTH
-from roce_soc.table import clocked_port
+from roce_soc.table import Table
 from roce_soc.transport.reply_ring import READ_LAYOUT
 from roce_soc.transport.responder_layout import READ_INDEX_WIDTH
 
@@ -44,23 +44,18 @@ class ReplyRows(LiteXModule):
     new : in, what it becomes; written at the end of the clock when the operation is valid.
     """
     def __init__(self, n_qps, ops):
-        bits = log2_int(n_qps)
         self.old, self.new = Record(ROW_LAYOUT), Record(ROW_LAYOUT)
         self.ready = Signal()
 
         # # #
 
-        memory = Memory(layout_len(ROW_LAYOUT), n_qps)
-        write, read = memory.get_port(write_capable=True), clocked_port(memory)
-        self.specials += memory, write, read
+        self.table = table = Table(ROW_LAYOUT, n_qps)
+        read       = table.get_port(old_word=False)
         op0, op1, op2 = ops
-        op3    = Record([("valid", 1), ("qpi", QPI_WIDTH)])
-        fetched, last, before = (Record(ROW_LAYOUT, name=name) for name in ("row_fetched", "row_last", "row_before"))
-        hit_last, hit_before  = Signal(), Signal()
-        walker = Signal(bits + 1)
+        op3          = Record([("valid", 1), ("qpi", QPI_WIDTH)])
+        last, before = (Record(ROW_LAYOUT, name=name) for name in ("row_last", "row_before"))
+        hit_last, hit_before = Signal(), Signal()
         self.sync += [
-            If(~self.ready, walker.eq(walker + 1)),
-            fetched.raw_bits().eq(read.dat_r),
             last.eq(self.new),
             before.eq(last),
             op3.valid.eq(op2.valid), op3.qpi.eq(op2.qpi),
@@ -68,11 +63,11 @@ class ReplyRows(LiteXModule):
             hit_before.eq(op3.valid & (op1.qpi == op3.qpi)),
         ]
         self.comb += [
-            self.ready.eq(walker[-1]),
+            self.ready.eq(table.ready),
             read.adr.eq(op0.qpi),
-            write.we.eq(~self.ready | op2.valid),
-            write.adr.eq(Mux(self.ready, op2.qpi, walker[:bits])),
-            If(self.ready, write.dat_w.eq(self.new.raw_bits())),
-            self.old.eq(fetched),
+            table.we.eq(op2.valid),
+            table.adr.eq(op2.qpi),
+            table.row.eq(self.new),
+            self.old.eq(read.row),
             If(hit_last, self.old.eq(last)).Elif(hit_before, self.old.eq(before)),
         ]

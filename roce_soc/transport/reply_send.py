@@ -14,7 +14,7 @@ from roce_soc.common import (
     tx_sent_description)
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import NAK_PSN_SEQUENCE
-from roce_soc.table import BypassFIFO, FlagTable, StateTable
+from roce_soc.table import BypassFIFO, FlagTable, Table
 from roce_soc.transport.reply_quick import quick_layout
 from roce_soc.transport.responder_layout import READ_INDEX_WIDTH, kill_description
 from roce_soc.verbs import ACCESS_REMOTE_READ
@@ -55,7 +55,7 @@ class ReplySend(LiteXModule):
     fail : kill_description(), out
         A READ reply whose key check or payload read failed; the QP's further READ replies are dropped. A duplicate
         is never refused: a reply of one is left out, and the peer finds a gap.
-    done : StateTable
+    done : Table
         READs answered completely, modulo 32.
     ctl_done : out, pulse
     """
@@ -77,7 +77,7 @@ class ReplySend(LiteXModule):
         # # #
 
         self.bits    = log2_int(n_qps)
-        self.done    = StateTable(READ_INDEX_WIDTH, n_qps)
+        self.done    = Table(READ_INDEX_WIDTH, n_qps, distributed=True)
         self.failed  = FlagTable(n_qps)
         self.waiting = waiting = stream.SyncFIFO(send_layout(), REPLIES, buffered=True)
         self.keys    = keys    = BypassFIFO(mr_request_description(), REPLIES)
@@ -197,7 +197,7 @@ class ReplySend(LiteXModule):
             self.flight_ended.eq(mine),
             self.done.adr.eq(sent.qpi),
             self.done.we.eq(mine & flight.last_reply & (sent.marker | (sent.err == 0) & (flight.index == done))),
-            self.done.dat_w.eq(Mux(sent.marker, 0, done + 1)),
+            self.done.row.eq(Mux(sent.marker, 0, done + 1)),
             self.returned.valid.eq(mine & ~sent.marker & (sent.err != 0) & ~flight.again),
             self.returned.qpi.eq(sent.qpi), self.returned.psn.eq(sent.psn),
             self.returned.row.eq(ERRORS["MEMORY_FAULT"].index),

@@ -7,8 +7,9 @@ from litex.soc.interconnect import stream
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, CTL_STOP, OWNER_REQUESTER, mr_result_description, tx_sent_description
 from roce_soc.errors import ROW_WIDTH, index_of
+from roce_soc.table import KickQueue
 from roce_soc.transport.requester_rows import (
-    GENERATION_WIDTH, LOCAL_FAULT, LOCAL_KICK, PSN_WIDTH, TIME_WIDTH, KickQueue, burst_layout, local_description)
+    GENERATION_WIDTH, LOCAL_FAULT, LOCAL_KICK, PSN_WIDTH, TIME_WIDTH, burst_layout, local_description)
 
 
 # RequesterLaunch ----------------------------------------------------------------------------------
@@ -66,23 +67,21 @@ class RequesterLaunch(LiteXModule):
         marker, marker_done, markers = Signal(), Signal(), Signal(3)
         passed = Signal()
         fault, fault_told = Signal(), Signal()
-        known_fault, next_fault = state.faulty.get_async_port(), state.faulty.get_async_port()
+        known_fault, next_fault = state.faulty.read(sent.qpi), state.faulty.read(kicks.source.qpi)
         younger = Signal(PSN_WIDTH)
         self.comb += [
             own.eq(sent.owner == OWNER_REQUESTER),
             wrong.eq(sent.valid & own & ~sent.marker & (sent.err != 0)),
             kicks.urgent.valid.eq(wrong),
             kicks.urgent.qpi.eq(sent.qpi),
-            known_fault.adr.eq(sent.qpi),
-            younger.eq(sent.psn - known_fault.row.psn),
-            next_fault.adr.eq(kicks.source.qpi),
+            younger.eq(sent.psn - known_fault.psn),
             fault.eq(kicks.source.valid & ~wrong),
             kicks.source.ready.eq(fault_told),
             state.faulty.we.eq(wrong | fault_told),
             state.faulty.adr.eq(Mux(wrong, sent.qpi, kicks.source.qpi)),
             If(wrong,
                 state.faulty.row.valid.eq(1),
-                state.faulty.row.psn.eq(Mux(known_fault.row.valid & ~younger[-1], known_fault.row.psn, sent.psn)),
+                state.faulty.row.psn.eq(Mux(known_fault.valid & ~younger[-1], known_fault.psn, sent.psn)),
             ),
             sent.ready.eq(1),
             marker.eq(sent.valid & own & sent.marker),
@@ -94,23 +93,22 @@ class RequesterLaunch(LiteXModule):
 
         # How far the wire has got: two clocks behind the return, with the oldest PSN that is not acknowledged.
         una     = state.una.get_port()
-        reached = state.wire.get_async_port()
         returns = [Record([("valid", 1), ("qpi", len(sent.qpi)), ("psn", PSN_WIDTH), ("generation", GENERATION_WIDTH)])
             for _ in range(3)]
+        reached = state.wire.read(returns[2].qpi)
         beyond, begins = Signal(PSN_WIDTH), Signal()
         renew = Signal()                        # a control visit writes the row.
         self.comb += [
             returns[0].valid.eq(sent.valid & own & ~sent.marker & (sent.err == 0)),
             [getattr(returns[0], n).eq(getattr(sent, n)) for n in ("qpi", "psn", "generation")],
             una.adr.eq(sent.qpi),
-            reached.adr.eq(returns[2].qpi),
-            beyond.eq(returns[2].psn - reached.row.high),
-            begins.eq((una.row.psn == reached.row.high) | (returns[2].generation != reached.row.generation)),
+            beyond.eq(returns[2].psn - reached.high),
+            begins.eq((una.row.psn == reached.high) | (returns[2].generation != reached.generation)),
             state.wire.we.eq(returns[2].valid | renew),
             state.busy.we.eq(returns[2].valid & begins | renew),
             [table.adr.eq(Mux(returns[2].valid, returns[2].qpi, burst.qpi)) for table in (state.wire, state.busy)],
             If(returns[2].valid,
-                state.wire.row.high.eq(Mux(beyond[-1], reached.row.high, returns[2].psn + 1)),
+                state.wire.row.high.eq(Mux(beyond[-1], reached.high, returns[2].psn + 1)),
                 state.wire.row.generation.eq(returns[2].generation),
                 state.wire.row.started.eq(1),
                 state.busy.row.since.eq(self.now),
@@ -124,19 +122,18 @@ class RequesterLaunch(LiteXModule):
 
         # Halted QPs.
         table  = state.halted
-        halted = state.halted.get_async_port()
-        latest_generation = state.generation.get_async_port()
         qpi    = Signal(state.bits)
+        halted = state.halted.read(qpi)
+        latest_generation = state.generation.read(burst.qpi)
         psn, before, reach = Signal(24), Signal(24), Signal(24)
         fails, sends = Signal(), Signal()       # not halted, or further on.
         self.comb += [
-            psn.eq(Mux(fault, next_fault.row.psn, burst.psn)),
-            before.eq(psn - halted.row.psn),
-            reach.eq(burst.last_psn - halted.row.psn),
-            fails.eq(~halted.row.halted | before[-1]),
-            sends.eq(~halted.row.halted | reach[-1]),
+            psn.eq(Mux(fault, next_fault.psn, burst.psn)),
+            before.eq(psn - halted.psn),
+            reach.eq(burst.last_psn - halted.psn),
+            fails.eq(~halted.halted | before[-1]),
+            sends.eq(~halted.halted | reach[-1]),
             qpi.eq(Mux(fault, kicks.source.qpi, burst.qpi)),
-            halted.adr.eq(qpi),
             table.adr.eq(qpi),
         ]
 
@@ -153,9 +150,8 @@ class RequesterLaunch(LiteXModule):
             failed.eq(~burst.ctl & (row != 0) & fails),
             # Entries of a QP in ERR are for the walker to flush.
             tell.eq(failed | Mux(burst.ctl, burst.op == CTL_ERR, burst.register & ~burst.send & (row == 0))),
-            latest_generation.adr.eq(burst.qpi),
             go.eq(Mux(burst.ctl, burst.op == CTL_STOP, burst.send & (row == 0) & sends
-                & (burst.generation == latest_generation.row.number))),
+                & (burst.generation == latest_generation))),
         ]
 
         # Data-Path.

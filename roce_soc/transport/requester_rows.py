@@ -3,18 +3,15 @@
 from migen import *
 
 from litex.gen import *
-from litex.soc.interconnect import stream
 from litex.soc.interconnect.stream import EndpointDescription
-from migen.genlib.roundrobin import RoundRobin, SP_CE
 
-from roce_soc.bounds import counted
 from roce_soc.common import MAX_READS, OUTSTANDING, QPI_WIDTH, TARGET_WIDTH
 from roce_soc.errors import ROW_WIDTH
-from roce_soc.table import clocked_port
+from roce_soc.queue.sq_layout import EPOCH_WIDTH
+from roce_soc.table import Table
 
 PSN_WIDTH   = 24
 TIME_WIDTH  = 36                           # ticks; 16*2^31 still fits.
-EPOCH_WIDTH = 12                           # restarts of a send ring's prefetch.
 GENERATION_WIDTH = 4                       # rewinds and pauses of a QP; more are never under way at once.
 RING_BITS   = log2_int(OUTSTANDING)        # index into the outstanding ring; counters have one bit more.
 READ_BITS   = log2_int(MAX_READS)          # index into the READ ring; counters have one bit more.
@@ -33,12 +30,6 @@ def requester_layout():
         ("slot", 16), ("slot_high", 16), ("epoch", EPOCH_WIDTH), ("life", EPOCH_WIDTH),
         ("out_index", RING_BITS + 1), ("read_index", READ_BITS + 1), ("fence_index", RING_BITS + 1),
         ("generation", GENERATION_WIDTH), ("started", 1), ("paused", 1), ("seeking", 1), ("flushing", 1)]
-
-
-def cursor_layout():
-    """Next send ring slot of a QP, written by the requester. A new `epoch` restarts the prefetch there;
-    a new `life` (RESET) makes what is on chip worthless."""
-    return [("slot", 16), ("epoch", EPOCH_WIDTH), ("life", EPOCH_WIDTH)]
 
 
 def pushed_layout():
@@ -92,11 +83,6 @@ def rewind_description():
     return EndpointDescription([("qpi", QPI_WIDTH), ("op", 2), ("slot", 16), ("msg_psn", 24), ("psn", 24)])
 
 
-def kick_description():
-    """A QP that may have something to do; a needless kick is harmless."""
-    return EndpointDescription([("qpi", QPI_WIDTH)])
-
-
 # What the launch stage tells the walker.
 LOCAL_KICK, LOCAL_FAULT = range(2)
 
@@ -130,79 +116,7 @@ def burst_layout():
         ("local_va", 64), ("lkey", 32), ("remote_va", 64), ("rkey", 32), ("dma_length", 32)]
 
 
-# RowTable -----------------------------------------------------------------------------------------
-
-class RowTable(LiteXModule):
-    """Rows in RAM: one writer, a copy for each reader, all rows zero when `ready` rises.
-
-    Parameters
-    ----------
-    layout : list
-        Fields of a row.
-    n_rows : int
-        Rows, a power of two.
-    init : bool
-        Zero the rows after reset; rings whose entries are guarded by counters do without.
-
-    Endpoints
-    ---------
-    we, adr, row : in
-        Writes a row; readers see it from the next clock's addresses on.
-    get_port() : adr in, row out two clocks later.
-    get_async_port() : adr in, row out in the same clock (distributed RAM; short rows only).
-
-    Latency: one write and one read a port and clock; the owner may not write before `ready`.
-    """
-    def __init__(self, layout, n_rows, *, init=True):
-        self.layout = layout
-        self.n_rows = n_rows
-        self.bits   = log2_int(n_rows)
-        self.ready  = Signal()
-        self.we     = Signal()
-        self.adr    = Signal(self.bits)
-        self.row    = Record(layout)
-
-        # # #
-
-        self.ports   = []
-        self.walker  = Signal(self.bits + 1, reset=0 if init else n_rows)
-        self.comb   += self.ready.eq(self.walker[-1])
-        self.sync   += If(~self.ready, self.walker.eq(self.walker + 1))
-
-    def _port(self, is_async):
-        if self.finalized:
-            raise ValueError("get_port must be called before finalisation")
-        port       = Record([("adr", self.bits)])
-        port.row   = Record(self.layout)
-        self.ports.append((port, is_async))
-        return port
-
-    def get_port(self):
-        """Read port with two clocks of latency."""
-        return self._port(False)
-
-    def get_async_port(self):
-        """Read port without latency."""
-        return self._port(True)
-
-    def do_finalize(self):
-        width = len(self.row.raw_bits())
-        for port, is_async in self.ports:
-            memory = Memory(width, self.n_rows)
-            write  = memory.get_port(write_capable=True)
-            read   = memory.get_port(async_read=True) if is_async else clocked_port(memory, old_word=True)
-            self.specials += memory, write, read
-            self.comb += [
-                write.we.eq(~self.ready | self.we),
-                write.adr.eq(Mux(self.ready, self.adr, self.walker[:self.bits])),
-                write.dat_w.eq(Mux(self.ready, self.row.raw_bits(), 0)),
-                read.adr.eq(port.adr),
-            ]
-            if is_async:
-                self.comb += port.row.raw_bits().eq(read.dat_r)
-            else:
-                self.sync += port.row.raw_bits().eq(read.dat_r)
-
+# SendState ----------------------------------------------------------------------------------------
 
 class SendState(LiteXModule):
     """Per-QP state of the send side: each table has one writer, named here, and any number of readers.
@@ -216,98 +130,21 @@ class SendState(LiteXModule):
         self.n_qps = n_qps
         self.bits  = log2_int(n_qps)
         self.ready = Signal()
-        self.requester   = RowTable(requester_layout(), n_qps)
-        self.generation  = RowTable([("number", GENERATION_WIDTH)], n_qps)
-        self.pushed      = RowTable(pushed_layout(),    n_qps)
-        self.outstanding = RowTable(outstanding_layout(), n_qps*OUTSTANDING, init=False)
-        self.reads       = RowTable(read_layout(), n_qps*MAX_READS, init=False)
-        self.halted      = RowTable([("halted", 1), ("psn", 24)], n_qps)
-        self.faulty      = RowTable([("valid", 1), ("psn", PSN_WIDTH)], n_qps)
-        self.wire        = RowTable(wire_layout(),      n_qps)
-        self.busy        = RowTable([("since", TIME_WIDTH)], n_qps)
-        self.completer   = RowTable(completer_layout(), n_qps)
-        self.una         = RowTable([("psn", PSN_WIDTH)], n_qps)
-        self.read_head   = RowTable([("index", READ_BITS)], n_qps)
-        self.walker      = RowTable(walker_layout(),    n_qps)
-        self.tail        = RowTable([("index", RING_BITS)], n_qps)
+        self.requester   = Table(requester_layout(), n_qps)
+        self.generation  = Table(GENERATION_WIDTH, n_qps, distributed=True)
+        self.pushed      = Table(pushed_layout(),    n_qps)
+        self.outstanding = Table(outstanding_layout(), n_qps*OUTSTANDING, init=False)
+        self.reads       = Table(read_layout(), n_qps*MAX_READS, init=False)
+        self.halted      = Table([("halted", 1), ("psn", 24)], n_qps, distributed=True)
+        self.faulty      = Table([("valid", 1), ("psn", PSN_WIDTH)], n_qps, distributed=True)
+        self.wire        = Table(wire_layout(),      n_qps, distributed=True)
+        self.busy        = Table([("since", TIME_WIDTH)], n_qps)
+        self.completer   = Table(completer_layout(), n_qps)
+        self.una         = Table([("psn", PSN_WIDTH)], n_qps)
+        self.read_head   = Table(READ_BITS, n_qps, distributed=True)
+        self.walker      = Table(walker_layout(),    n_qps)
+        self.tail        = Table(RING_BITS, n_qps, distributed=True)
 
         # # #
 
         self.comb += self.ready.eq(self.requester.ready)
-
-
-# KickQueue ----------------------------------------------------------------------------------------
-
-class KickQueue(LiteXModule):
-    """FIFO of QP indices, each in it at most once; taking one out opens it for the next kick.
-
-    A kick must come after the state it announces has been written. Whoever pops a QP reads that
-    state afterwards, so no kick is lost: either the QP is still queued, or it is queued again.
-
-    Parameters
-    ----------
-    n_qps : int
-        QPs, a power of two.
-    n_kicks : int
-        Kick inputs with `ready`, served in turn.
-
-    Endpoints
-    ---------
-    urgent : {valid, qpi}, in
-        Taken in its clock whatever happens.
-    kicks : list of kick_description(), in
-    source : kick_description(), out
-
-    Latency: kick to source 1 clock.
-    """
-    def __init__(self, n_qps, n_kicks):
-        bits = log2_int(n_qps)
-        self.ready  = Signal()
-        self.urgent = Record([("valid", 1), ("qpi", bits)])
-        self.kicks  = [stream.Endpoint(kick_description()) for _ in range(n_kicks)]
-        self.source = source = stream.Endpoint(kick_description())
-
-        # # #
-
-        # A QP is queued when it was pushed once more than it was popped: two bits, one writer each.
-        self.pushed = pushed = RowTable([("odd", 1)], n_qps)
-        self.popped = popped = RowTable([("odd", 1)], n_qps)
-        self.fifo   = fifo   = stream.SyncFIFO([("qpi", bits)], n_qps)
-        self.submodules += counted(fifo, "QPs: n_qps, each queued at most once (`pushed`, `popped`)")
-        push_p, push_q = pushed.get_async_port(), popped.get_async_port()
-        pop_q          = popped.get_async_port()
-
-        qpi    = Signal(bits)
-        valid  = Signal()
-        queued = Signal()
-        if n_kicks:
-            self.arbiter = arbiter = RoundRobin(n_kicks, SP_CE)
-            self.comb += [
-                arbiter.request.eq(Cat(*[k.valid for k in self.kicks])),
-                arbiter.ce.eq(~self.urgent.valid & self.ready),
-                Case(arbiter.grant, {i: [
-                    qpi.eq(k.qpi),
-                    valid.eq(k.valid & self.ready),
-                    k.ready.eq(~self.urgent.valid & self.ready),
-                ] for i, k in enumerate(self.kicks)}),
-            ]
-        self.comb += [
-            self.ready.eq(pushed.ready & popped.ready),
-            If(self.urgent.valid, qpi.eq(self.urgent.qpi), valid.eq(1)),
-            push_p.adr.eq(qpi),
-            push_q.adr.eq(qpi),
-            # A QP that is popped in this clock counts as queued: its visit starts now and reads later.
-            queued.eq(push_p.row.odd ^ push_q.row.odd),
-            fifo.sink.valid.eq(valid & ~queued),
-            fifo.sink.qpi.eq(qpi),
-            pushed.we.eq(valid & ~queued),
-            pushed.adr.eq(qpi),
-            pushed.row.odd.eq(~push_p.row.odd),
-            source.valid.eq(fifo.source.valid),
-            source.qpi.eq(fifo.source.qpi),
-            fifo.source.ready.eq(source.ready),
-            pop_q.adr.eq(fifo.source.qpi),
-            popped.we.eq(source.valid & source.ready),
-            popped.adr.eq(fifo.source.qpi),
-            popped.row.odd.eq(~pop_q.row.odd),
-        ]

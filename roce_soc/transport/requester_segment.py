@@ -95,11 +95,10 @@ class RequesterSegment(LiteXModule):
         ]
 
         # Control-Path.
-        latest = state.generation.get_async_port()
+        latest = state.generation.read(burst.qpi)
         stale  = Signal()
         self.comb += [
-            latest.adr.eq(burst.qpi),
-            stale.eq(~burst.ctl & (burst.generation != latest.row.number)),
+            stale.eq(~burst.ctl & (burst.generation != latest)),
             packet.valid.eq(active & ~stale),
             sink.ready.eq(~active | stale | (packet.ready & final)),
             self.packet_begun.eq(packet.valid & packet.ready & ~burst.ctl),

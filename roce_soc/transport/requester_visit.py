@@ -11,12 +11,12 @@ from litex.soc.interconnect import stream
 
 from roce_soc.abi import QP_RTS, QP_SQD, QP_TYPE_RC
 from roce_soc.bounds import counted
-from roce_soc.common import MAX_MESSAGE, ctl_description, mr_request_description
+from roce_soc.common import MAX_MESSAGE, TARGET_WIDTH, ctl_description, mr_request_description
 from roce_soc.errors import ROW_WIDTH, index_of
 from roce_soc.opcodes import PMTU_BYTES
-from roce_soc.table import BypassFIFO
+from roce_soc.table import BypassFIFO, KickQueue, kick_description
 from roce_soc.transport.requester_rows import (
-    RING_BITS, KickQueue, burst_layout, kick_description, requester_layout, rewind_description)
+    RING_BITS, burst_layout, requester_layout, rewind_description)
 from roce_soc.transport.requester_write import write_burst, write_ctl, write_rewind, write_visit
 from roce_soc.verbs import (
     SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, WC_OF_WR, WR_RDMA_READ,
@@ -85,7 +85,6 @@ class RequesterVisit(LiteXModule):
         self.row_port     = state.requester.get_port()
         self.una_port     = state.completer.get_port()
         self.tail_port    = state.walker.get_port()
-        self.halted_port  = state.halted.get_async_port()
         self.bursts = BypassFIFO(burst_layout(), BURSTS)
         self.buffer = stream.Buffer(burst_layout())
         self.checks = stream.SyncFIFO(mr_request_description(), BURSTS)
@@ -162,7 +161,7 @@ class RequesterVisit(LiteXModule):
             ("wide", 1), ("rts", 1), ("sqd", 1), ("pd", 16), ("pmtu", 3), ("whole", 24), ("part", 1),
             ("is_read", 1), ("is_write", 1), ("has_imm", 1), ("wc_opcode", 8), ("unknown", 1), ("too_long", 1),
             ("inline", 1), ("fence", 1), ("se", 1), ("signalled", 1), ("inline_slot", 15),
-            ("sq_target", 2), ("sq_addr", 64)]
+            ("sq_target", TARGET_WIDTH), ("sq_addr", 64)]
         layout += [(n, getattr(wqe, n).nbits) for n in
             ("length", "wr_id", "local_va", "lkey", "imm", "remote_va", "rkey")]
         a, self.s3 = self.shift(2, layout)
@@ -229,7 +228,7 @@ class RequesterVisit(LiteXModule):
         self.comb += [getattr(a, n).eq(getattr(s3, n)) for n, _ in s3.layout]
         fresh, packets = Signal(24), Signal(24)
         final  = Signal(32)
-        halted = self.halted_port.row
+        halted = self.state.halted.read(self.stages[3].qpi)
         self.comb += [
             packets.eq(s3.whole + s3.part),
             pmtu_case(s3.pmtu, lambda k: a.offset.eq(s3.progress << k)),
@@ -244,7 +243,6 @@ class RequesterVisit(LiteXModule):
             a.end_psn.eq(s3.msg_psn + packets),
             a.inline_addr.eq(s3.sq_addr + (s3.inline_slot << 6)),
             a.next_slot.eq(s3.slot + Mux(s3.inline, 2, 1)),
-            self.halted_port.adr.eq(self.stages[3].qpi),
             a.halted.eq(halted.halted),
             a.halted_psn.eq(halted.psn),
         ]
@@ -321,7 +319,7 @@ class RequesterVisit(LiteXModule):
             [getattr(row, n).eq(getattr(s5, n)) for n, _ in requester_layout()],
             state.generation.we.eq(step.valid & (step.kind != VISIT)),
             state.generation.adr.eq(step.qpi),
-            state.generation.row.number.eq(row.generation),
+            state.generation.row.eq(row.generation),
             sq.again.qpi.eq(step.qpi),
             self.seeks.urgent.valid.eq(step.valid & (step.kind == VISIT) & s5.seek),
             self.seeks.urgent.qpi.eq(step.qpi),

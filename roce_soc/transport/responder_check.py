@@ -12,7 +12,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc.abi import QP_RTR, QP_TYPE_RC, QP_TYPE_UC
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, QPI_WIDTH, mr_request_description
-from roce_soc.table import clocked_port
+from roce_soc.table import Table
 from roce_soc.transport.responder_layout import *
 from roce_soc.verbs import ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE
 
@@ -82,12 +82,10 @@ class RequestCheck(LiteXModule):
             self.sync += packets[n].eq(packets[n - 1]), valids[n].eq(valids[n - 1])
 
         # Responder rows: address at clock 0, here at clock 2 ... 5.
-        rows = Memory(layout_len(ROW_LAYOUT), n_qps)
-        self.write_port, read = rows.get_port(write_capable=True), clocked_port(rows)
-        self.specials += rows, self.write_port, read
-        self.rows  = {n: Record(ROW_LAYOUT, name=f"row{n}") for n in range(2, 6)}
+        self.table = table = Table(ROW_LAYOUT, n_qps)
+        read       = table.get_port(old_word=False)       # packets of a QP are further apart than its row takes.
+        self.rows  = {2: read.row, **{n: Record(ROW_LAYOUT, name=f"row{n}") for n in range(3, 6)}}
         self.comb += read.adr.eq(self.packet.qpi), context_port.adr.eq(self.packet.qpi)
-        self.sync += self.rows[2].raw_bits().eq(read.dat_r)
         self.conns = {n: Record(CONNECTION_FIELDS, name=f"conn{n}") for n in range(3, 6)}
         self.flags = {n: Record([(name, 1) for name in OPCODE_FLAGS], name=f"flags{n}") for n in range(3, 6)}
         for n in range(3, 6):
@@ -95,13 +93,11 @@ class RequestCheck(LiteXModule):
         for n in range(4, 6):
             self.sync += self.conns[n].eq(self.conns[n - 1]), self.flags[n].eq(self.flags[n - 1])
         self.new = Record(ROW_LAYOUT)
-        walker   = Signal(bits + 1)
-        self.sync += If(~self.ready, walker.eq(walker + 1))
         self.comb += [
-            self.ready.eq(walker[-1]),
-            self.write_port.adr.eq(Mux(self.ready, self.p[5].qpi, walker[:bits])),
-            self.write_port.we.eq(~self.ready | (self.v[5] & ~self.result_park)),
-            If(self.ready, self.write_port.dat_w.eq(self.new.raw_bits())),
+            self.ready.eq(table.ready),
+            table.adr.eq(self.p[5].qpi),
+            table.we.eq(self.v[5] & ~self.result_park),
+            table.row.eq(self.new),
         ]
         first = self._add_clock2(context_port.row, take)
         wqe   = self._add_clock3(first, take)

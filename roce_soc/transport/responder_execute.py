@@ -16,8 +16,7 @@ from roce_soc.common import (
 from roce_soc.errors import ERRORS, ROW_WIDTH
 from roce_soc.opcodes import ACK_UNLIMITED, SYNDROME_ACK, SYNDROME_RNR
 from roce_soc.queue.rq_layout import RQ_CTL_FLUSH, RQ_CTL_RESET, rq_ctl_description
-from roce_soc.table import BypassFIFO, StateTable
-from roce_soc.transport.requester_rows import KickQueue, kick_description
+from roce_soc.table import BypassFIFO, KickQueue, Table, kick_description
 from roce_soc.transport.responder_layout import *
 from roce_soc.verbs import WC_FLAG_WITH_IMM, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_SUCCESS
 
@@ -67,7 +66,7 @@ class RequestExecute(LiteXModule):
         self.places   = places   = stream.SyncFIFO(PLACE_FIELDS, VERDICTS)
         self.submodules += [counted(fifo, "packets in the check stage: `room` keeps CHECK_ROOM places")
             for fifo in (verdicts, keys, results, places)]
-        self.alive    = alive    = StateTable(1, n_qps)      # started and not failed since.
+        self.alive    = alive    = Table(1, n_qps, distributed=True)      # started and not failed since.
         v    = verdicts.source
         killed, known, fire = Signal(), Signal(), Signal()
         judged, final = Signal(ROW_WIDTH), Signal(ROW_WIDTH)
@@ -99,7 +98,7 @@ class RequestExecute(LiteXModule):
             results.source.ready.eq(fire & v.check),
             alive.adr.eq(v.qpi),
             alive.we.eq(fire & ((packet & fatal) | ~packet)),
-            If(ctl & (v.code != CTL_ERR) & (v.code != CTL_RESET), alive.dat_w.eq(~killed | (v.code == CTL_START))),
+            If(ctl & (v.code != CTL_ERR) & (v.code != CTL_RESET), alive.row.eq(~killed | (v.code == CTL_START))),
             # Payload.
             places.sink.valid.eq(self.verdict.valid),
             [getattr(places.sink, name).eq(getattr(self.verdict, name)) for name, _ in PLACE_FIELDS],
@@ -188,12 +187,12 @@ class RequestAnswer(LiteXModule):
         opened, shut = self.opened, Signal()
         self.comb += [
             shut.eq(~opened.read(sink.qpi[:log2_int(n_qps)])),
-            joined.sink.shut.eq(Mux(opened.we & (joined.source.qpi == sink.qpi), ~opened.dat_w, shut)),
+            joined.sink.shut.eq(Mux(opened.we & (joined.source.qpi == sink.qpi), ~opened.row, shut)),
         ]
 
     def _add_decision(self, sink, n_qps):
         """Everything that leaves for a packet leaves in one clock, and only when all can take it."""
-        self.opened  = opened = StateTable(1, n_qps)
+        self.opened  = opened = Table(1, n_qps, distributed=True)
         self.cqes    = cqes    = stream.SyncFIFO(cqe_description(), 8)
         # A QP fails once: these hold all there can be, so that no answer waits for the command port or the entry.
         self.events  = events  = stream.SyncFIFO(event_description(), n_qps, buffered=True)
@@ -214,7 +213,7 @@ class RequestAnswer(LiteXModule):
             stop.eq(ctl & ((sink.code == CTL_ERR) | (sink.code == CTL_RESET))),
             opened.adr.eq(sink.qpi),
             opened.we.eq(fire & (failed | stop | (ctl & (sink.code == CTL_START)))),
-            opened.dat_w.eq(~(failed | stop)),
+            opened.row.eq(~(failed | stop)),
             If(fire & fault & ~shut,
                 silents.sink.valid.eq(1),
                 silents.sink.qpi.eq(sink.qpi),
@@ -254,7 +253,7 @@ class RequestAnswer(LiteXModule):
     def _add_established(self, sink, good, ctl, n_qps):
         """The first good request of a life, if it comes in RTR. Control begins a life, or ends it."""
         bits = log2_int(n_qps)
-        self.told = told = StateTable(1, n_qps)
+        self.told = told = Table(1, n_qps, distributed=True)
         self.news = news = KickQueue(n_qps, 0)
         first     = Signal()
         self.comb += [
@@ -263,7 +262,7 @@ class RequestAnswer(LiteXModule):
             news.urgent.qpi.eq(sink.qpi),
             told.we.eq(first | ctl),
             told.adr.eq(sink.qpi),
-            told.dat_w.eq(~ctl),
+            told.row.eq(~ctl),
             news.source.connect(self.established),
         ]
 
@@ -336,7 +335,7 @@ class RequestAnswer(LiteXModule):
 
         `busy`: another QP is silenced in this clock.
         """
-        self.muted    = muted    = StateTable(1, n_qps)
+        self.muted    = muted    = Table(1, n_qps, distributed=True)
         # One for each answer that waits in `replies`, and for those whose completion is on its way to the queue.
         self.outcomes = outcomes = stream.SyncFIFO([("lost", 1)], 4*REPLIES)
         self.submodules += counted(outcomes, "good completions ahead of their answers: `replies`, and what CQ and its FIFOs hold")
@@ -356,5 +355,5 @@ class RequestAnswer(LiteXModule):
             # RESET and START begin anew.
             muted.we.eq(answer.ready & (mute | (~quiet & (answer.kind == REPLY_CTL)))),
             muted.adr.eq(answer.qpi),
-            muted.dat_w.eq(mute),
+            muted.row.eq(mute),
         ]

@@ -11,7 +11,7 @@ from litex.soc.interconnect import stream
 from roce_soc.bounds import counted
 from roce_soc.common import CTL_ERR, CTL_RESET, DATA_BYTES, QPI_WIDTH, ctl_description, rx_packet_description
 from roce_soc.packet.buffer import CHUNK_BEATS
-from roce_soc.table import StateTable, clocked_port
+from roce_soc.table import InitWalker, Table, clocked_port
 from roce_soc.transport.responder_layout import (
     PSEUDO_CTL, PSEUDO_KILL, PSEUDO_NONE, PSEUDO_SILENT, kill_description, packet_layout, sum_or)
 
@@ -83,9 +83,9 @@ class RequestEntry(LiteXModule):
 
         self.n_qps, self.bits = n_qps, log2_int(n_qps)
         slot_bits   = log2_int(PARK_DEPTH)
-        self.lists  = StateTable(
-            [("parked", 1), ("head", slot_bits), ("tail", slot_bits), ("count", bits_for(PARK_QP))], n_qps)
-        self.links  = StateTable(slot_bits, PARK_DEPTH)
+        self.lists  = Table(
+            [("parked", 1), ("head", slot_bits), ("tail", slot_bits), ("count", bits_for(PARK_QP))], n_qps, distributed=True)
+        self.links  = Table(slot_bits, PARK_DEPTH, distributed=True)
         self.free   = stream.SyncFIFO([("slot", slot_bits)], PARK_DEPTH, buffered=True)
         self.tokens = stream.SyncFIFO([("qpi", QPI_WIDTH)], 2*PARK_DEPTH, buffered=True)
         self.submodules += counted(self.free, "places: PARK_DEPTH, each in the list or in use")
@@ -95,9 +95,8 @@ class RequestEntry(LiteXModule):
         self.specials += storage, self.store, self.load
         self.limit  = n_chunks//2
         self.held   = Signal(max=n_chunks + 1)        # chunks of parked packets.
-        self.walker = Signal(max=PARK_DEPTH + 1)
-        self.comb += self.ready.eq(self.lists.ready & self.links.ready & (self.walker == PARK_DEPTH))
-        self.sync += If(self.walker != PARK_DEPTH, self.walker.eq(self.walker + 1))
+        self.walker = InitWalker(PARK_DEPTH)
+        self.comb += self.ready.eq(self.lists.ready & self.links.ready & self.walker.ready)
 
     def connect_stages(self, stages):
         """Builds the entry on the check stage's (valid, qpi) pairs."""
@@ -131,8 +130,8 @@ class RequestEntry(LiteXModule):
             self.wake.ready.eq(~more & able),
             drain.ready.eq(~more & ~self.wake.valid & able),
             # Places.
-            self.free.sink.valid.eq((self.walker != PARK_DEPTH) | leave),
-            self.free.sink.slot.eq(Mux(self.walker != PARK_DEPTH, self.walker, result.park)),
+            self.free.sink.valid.eq(~self.walker.ready | leave),
+            self.free.sink.slot.eq(Mux(self.walker.ready, result.park, self.walker.adr)),
         ]
         return park | leave, drain
 
@@ -193,7 +192,7 @@ class RequestEntry(LiteXModule):
             ).Else(
                 out.eq(fresh),
             ),
-            self.parked.eq(Mux(self.walker == PARK_DEPTH, PARK_DEPTH - self.free.level, 0)),
+            self.parked.eq(Mux(self.walker.ready, PARK_DEPTH - self.free.level, 0)),
         ]
         # One write port each: a result's clock is not used to append.
         result = self.result
@@ -202,22 +201,22 @@ class RequestEntry(LiteXModule):
             self.store.we.eq(append | self.park_now),
             self.store.adr.eq(self.free.source.slot),
             self.store.dat_w.eq(Mux(self.park_now, result.raw_bits(), fresh.raw_bits())),
-            self.links.we.eq(append), self.links.adr.eq(entry.tail), self.links.dat_w.eq(self.free.source.slot),
+            self.links.we.eq(append), self.links.adr.eq(entry.tail), self.links.row.eq(self.free.source.slot),
             lists.we.eq(append | event),
             lists.adr.eq(Mux(event, result.qpi[:bits], sink.qpi[:bits])),
-            lists.dat_w.parked.eq(1),
-            lists.dat_w.tail.eq(self.free.source.slot),
-            lists.dat_w.count.eq(entry.count + 1),
+            lists.row.parked.eq(1),
+            lists.row.tail.eq(self.free.source.slot),
+            lists.row.count.eq(entry.count + 1),
             If(self.park_now,
-                lists.dat_w.head.eq(self.free.source.slot),
-                lists.dat_w.count.eq(1),
+                lists.row.head.eq(self.free.source.slot),
+                lists.row.count.eq(1),
             ).Elif(self.leave_now,
-                lists.dat_w.count.eq(self.leave_entry.count - 1),
-                lists.dat_w.parked.eq(self.leave_entry.head != self.leave_entry.tail),
-                lists.dat_w.head.eq(self.links.read(self.leave_entry.head)),
-                lists.dat_w.tail.eq(self.leave_entry.tail),
+                lists.row.count.eq(self.leave_entry.count - 1),
+                lists.row.parked.eq(self.leave_entry.head != self.leave_entry.tail),
+                lists.row.head.eq(self.links.read(self.leave_entry.head)),
+                lists.row.tail.eq(self.leave_entry.tail),
             ).Else(
-                lists.dat_w.head.eq(entry.head),
+                lists.row.head.eq(entry.head),
             ),
         ]
         self.sync += places.eq((self.free.level > PARK_RESERVE) & (self.held < self.limit))

@@ -11,7 +11,7 @@ from litex.soc.interconnect import stream
 from roce_soc.bounds import counted
 from roce_soc.common import QPI_WIDTH
 from roce_soc.errors import ROW_WIDTH
-from roce_soc.table import FlagTable, StateTable
+from roce_soc.table import FlagTable, Table
 from roce_soc.transport.requester_rows import (
     ITEM_BITS, ITEM_ERROR, ITEM_NONE, ITEM_SEEK, PSN_WIDTH, item_description)
 
@@ -48,7 +48,7 @@ class RetireItems(LiteXModule):
 
         # # #
 
-        self.table  = table = StateTable([("una", PSN_WIDTH), ("action", ITEM_BITS), ("row", ROW_WIDTH)], n_qps)
+        self.table  = table = Table([("una", PSN_WIDTH), ("action", ITEM_BITS), ("row", ROW_WIDTH)], n_qps, distributed=True)
         self.queued = flags = FlagTable(n_qps)
         self.fifo   = fifo  = stream.SyncFIFO([("qpi", QPI_WIDTH)], n_qps)
         self.submodules += counted(fifo, "QPs: n_qps, each at most once (`queued`)")
@@ -69,12 +69,12 @@ class RetireItems(LiteXModule):
 
             table.we.eq(taken),
             table.adr.eq(sink.qpi),
-            [getattr(table.dat_w, n).eq(getattr(sink, n)) for n in ("una", "action", "row")],
+            [getattr(table.row, n).eq(getattr(sink, n)) for n in ("una", "action", "row")],
             If(waits,
-                If(further[-1], table.dat_w.una.eq(row.una)),
+                If(further[-1], table.row.una.eq(row.una)),
                 If(sink.action == ITEM_NONE,
-                    table.dat_w.action.eq(row.action),
-                    table.dat_w.row.eq(row.row),
+                    table.row.action.eq(row.action),
+                    table.row.row.eq(row.row),
                 ),
             ),
             flags.set.eq(taken & ~waits & ~straight),

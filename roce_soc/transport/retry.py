@@ -11,10 +11,10 @@ from litex.soc.interconnect import stream
 from roce_soc.abi import EVENT_QP_FATAL, QP_SQD
 from roce_soc.common import TICK_CYCLES, cqe_description, event_description, refusal_description
 from roce_soc.errors import BY_INDEX, ROW_WIDTH, index_of
-from roce_soc.table import FlagTable
+from roce_soc.table import FlagTable, KickQueue, kick_description
 from roce_soc.transport.requester_rows import (
     ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_SEEK, ITEM_START,
-    LOCAL_FAULT, REWIND_GO, REWIND_PAUSE, REWIND_SEEK, TIME_WIDTH, KickQueue, item_description, kick_description,
+    LOCAL_FAULT, REWIND_GO, REWIND_PAUSE, REWIND_SEEK, RING_BITS, TIME_WIDTH, item_description,
     local_description, rewind_description, walker_layout)
 from roce_soc.verbs import WC_SUCCESS
 
@@ -90,7 +90,6 @@ class RetireWalker(LiteXModule):
         ]
         connection, table = context.get_port(), state.walker.get_port()
         pushed, ring      = state.pushed.get_port(), state.outstanding.get_port()
-        tail_port         = state.tail.get_async_port()
         entered           = state.requester.get_port()          # messages that a visit has begun.
         entry             = ring.row
 
@@ -107,7 +106,8 @@ class RetireWalker(LiteXModule):
         slot_r, slot = Signal(16), Signal(16)
         draining_r, draining, over = Signal(), Signal(), Signal()
         fault_r, stored = Record(fault.layout), Record(fault.layout)
-        index = Signal(len(tail_port.row.index))
+        index = Signal(RING_BITS)
+        tail_index = state.tail.read(qpi)
         earlier = Signal(24)
         self.comb += [
             qpi.eq(head.qpi),
@@ -116,7 +116,6 @@ class RetireWalker(LiteXModule):
             table.adr.eq(qpi),
             pushed.adr.eq(qpi),
             entered.adr.eq(qpi),
-            tail_port.adr.eq(qpi),
             dead.eq(Mux(first, table.row.dead, dead_r)),
             tail.eq(Mux(first, table.row.tail, tail_r)),
             slot.eq(Mux(first, table.row.slot, slot_r)),
@@ -218,8 +217,8 @@ class RetireWalker(LiteXModule):
                 state.walker.row.fault_row.eq(fault.row),
             ),
             If(keep, state.walker.row.tail.eq(tail)),
-            state.tail.row.index.eq(state.walker.row.tail),
-            index.eq(Mux(take | first, tail_port.row.index, tail_r[:-1]) + retire),
+            state.tail.row.eq(state.walker.row.tail),
+            index.eq(Mux(take | first, tail_index, tail_r[:-1]) + retire),
             ring.adr.eq(Cat(index, qpi)),
         ]
         self.fsm = fsm = FSM(reset_state="IDLE")
