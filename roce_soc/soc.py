@@ -20,7 +20,7 @@ from litex.soc.integration.soc import SoCRegion
 from litex.soc.integration.soc_core import SoCCore
 from litex.soc.interconnect import stream, wishbone
 
-from roce_soc import abi, firmware
+from roce_soc import abi, firmware, tree
 from roce_soc.capability import MemoryTarget
 from roce_soc.clocks import ClockLink, bound_delay
 from roce_soc.common import event_description
@@ -30,7 +30,7 @@ from roce_soc.memory.sram import RoCESRAM
 from roce_soc.network.slowpath import RoCESlowPath
 from roce_soc.timebase import tick_cycles_of
 
-FIRMWARE_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "software", "firmware")
+FIRMWARE_DIRECTORY = str(tree.TREE / "software" / "firmware")
 
 # Addresses, all uncached: the CPU's caches know nothing of what the engine writes.
 MEM_MAP = {
@@ -246,8 +246,8 @@ def fingerprint(cls, **parameters):
         if isinstance(value, dict):
             return sorted((str(key), plain(item)) for key, item in value.items())
         return value if isinstance(value, (bool, int, float, str, type(None))) else type(value).__name__
-    here    = pathlib.Path(__file__).resolve().parent
-    sources = [*sorted(here.rglob("*.py")), pathlib.Path(inspect.getsourcefile(cls))]
+    here    = tree.PACKAGE
+    sources = [*sorted(p for p in here.rglob("*.py") if "_tree" not in p.parts), pathlib.Path(inspect.getsourcefile(cls))]
     digest  = hashlib.sha256(repr((cls.__name__, plain(parameters))).encode())
     for source in sources:
         digest.update(source.read_bytes())

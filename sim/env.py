@@ -9,7 +9,7 @@ A script of sim/, targets/ or test/ begins with
 
 and goes on as if everything were installed: `enter` makes .venv where it is missing or older than setup.py, and starts the
 script again inside it. `env.enter(*env.PACKAGES)` also wants system packages, installs what is missing where root or sudo
-can, and else lists it and exits 3. Whoever has the tools in an environment of his own (`pip install -e .[test]`) and no
+can, and else lists it and exits 3. In an installed package nothing is made. Whoever has the tools in an environment of his own (`pip install -e .[test]`) and no
 .venv stays in it.
 
 Exit status of every command: `OK`, `FAILED`, `BAD_ARGUMENT`, `MISSING`, `SKIPPED`.
@@ -28,6 +28,8 @@ from pathlib import Path
 OK, FAILED, BAD_ARGUMENT, MISSING, SKIPPED = 0, 1, 2, 3, 77
 
 ROOT   = Path(__file__).resolve().parent.parent
+INSTALLED = ROOT.name == "_tree"     # of a wheel, by roce_soc/tree.py: what is needed came with it.
+BUILD  = (Path.cwd() if INSTALLED else ROOT) / "build"
 VENV   = ROOT / ".venv"
 STAMP  = VENV / "roce_soc.json"
 PYTHON = (3, 11)     # matplotlib of setup.py
@@ -113,14 +115,15 @@ def need(packages):
 
 @contextlib.contextmanager
 def _lock():
-    (ROOT / "build").mkdir(exist_ok=True)
-    with open(ROOT / "build" / "set-up.lock", "w") as lock:
+    BUILD.mkdir(exist_ok=True)
+    with open(BUILD / "set-up.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _wanted():
-    return {"setup.py": hashlib.sha256((ROOT / "setup.py").read_bytes()).hexdigest(), "root": str(ROOT)}
+    sources = (ROOT / "setup.py").read_bytes() + (ROOT / "constraints.txt").read_bytes()
+    return {"setup.py": hashlib.sha256(sources).hexdigest(), "root": str(ROOT)}
 
 
 def _stamp():
@@ -179,7 +182,7 @@ def _make_venv():
         probe = [str(VENV / "bin" / "python"), "-c", "import setuptools, wheel"]
         if subprocess.run(probe, capture_output=True).returncode:
             _pip("setuptools<82", "wheel")
-        _pip("--no-build-isolation", "-e", ".[test]")
+        _pip("--no-build-isolation", "-c", "constraints.txt", "-e", ".[test]")
         _write_stamp([])
 
 
@@ -201,6 +204,11 @@ def _paths():
 
 def enter(*packages):
     """Goes on inside the environment: returns in it, or starts the script again in it, or exits 3."""
+    if INSTALLED:
+        if packages:
+            need(packages)
+        _paths()
+        return
     inside = Path(sys.prefix).resolve() == VENV.resolve()
     if packages and not set(packages) <= set(_stamp().get("packages", []) if _ready() else []):
         need(packages)

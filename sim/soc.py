@@ -32,13 +32,14 @@ from litex.build.sim.config import SimConfig
 from litex.soc.integration.builder import Builder
 from litex.soc.interconnect import wishbone
 
+from roce_soc import grouping
 from roce_soc.phy.model import RoCEPHYModel
 from roce_soc.soc import FIRMWARE_DIRECTORY, RoCESoC, write_headers
+from roce_soc.tree import PACKAGE, TREE, build_dir
 from sim.harness.compile import verilator_root
 from software.control.bus import SocketBus
 
-ROOT     = Path(__file__).resolve().parent.parent
-MODULES  = ROOT/"sim"/"modules"
+MODULES  = TREE/"sim"/"modules"
 CORE     = Path(litex.__file__).parent/"build"/"sim"/"core"
 SOFTWARE = Path(litex.__file__).parent/"soc"/"software"
 CLOCK_HZ = int(250e6)     # what the clock stands for; how fast it runs is the machine's affair.
@@ -144,6 +145,7 @@ def _generate(folder, parameters):
     """LiteX's part: Verilog, glue, maps, headers. Quiet."""
     here = os.getcwd()
     soc  = SimSoC(**parameters)
+    grouping.install()
     made = Builder(soc, output_dir=str(folder), compile_software=False, compile_gateware=False)
     soc.add_firmware(made)
     config = SimConfig()
@@ -217,7 +219,7 @@ def _libraries(base, software):
 def _firmware(base, folder):
     """Compiles the firmware for a SoC; returns the ROM image as Verilog reads it."""
     software = folder/"software"
-    key      = _hash(*_contents(Path(FIRMWARE_DIRECTORY), ROOT/"roce_soc"/"firmware.py", ROOT/"roce_soc"/"abi.py"))
+    key      = _hash(*_contents(Path(FIRMWARE_DIRECTORY), PACKAGE/"firmware.py", PACKAGE/"abi.py"))
     made     = folder/f"firmware-{key}"
     with _once(made) as needed:
         if needed:
@@ -253,9 +255,9 @@ class Build:
 
 def build_soc(**parameters):
     """Builds what is not built yet; `parameters` of SimSoC. Raises RuntimeError with the tool's words."""
-    base   = Path(os.environ.get("ROCE_SIM_CACHE", ROOT/"build"/"sim"))
+    base   = Path(os.environ.get("ROCE_SIM_CACHE", build_dir()/"sim"))
     made   = "".join(inspect.getsource(part) for part in (SimSoC, _generate, _compile)) + repr(IO)
-    key    = _hash(*_contents(ROOT/"roce_soc", MODULES/"veril.cpp"), made, _tools(), sys.version,
+    key    = _hash(*_contents(PACKAGE, MODULES/"veril.cpp"), made, _tools(), sys.version,
                    repr(sorted(parameters.items())), base)
     folder = base/f"soc-{key}"
     with _once(folder) as needed:

@@ -12,6 +12,7 @@ import sys
 
 from litex.soc.integration.builder import Builder
 
+from roce_soc import grouping
 from sim import env
 
 # Environment variable with Vivado's folder, as LiteX reads it.
@@ -69,6 +70,7 @@ def build(soc, name, output, run, **options):
         compile_software=with_firmware, compile_gateware=False)
     soc.add_firmware(builder)
     make_relocatable(soc.platform)
+    grouping.install()
     builder.build(build_name=name, **options)
     gateware = builder.gateware_dir
     print(f"written: {os.path.relpath(gateware)}/{name}.v .xdc .tcl, {os.path.relpath(output)}/csr.json .csv")
@@ -143,7 +145,7 @@ def main(make_soc, *, name, description, add_arguments, cable, device, argv=None
     parser.add_argument("--doc",          action="store_true", help="with --build: write the register pages (reStructuredText) to doc/")
     parser.add_argument("--sys-clk-freq",  type=frequency, default=125e6, metavar="HZ", help="clock of CPU and registers")
     parser.add_argument("--roce-clk-freq", type=frequency, default=250e6, metavar="HZ", help="clock of the engine")
-    parser.add_argument("--output-dir",   default=str(env.ROOT / "build" / name), metavar="DIR", help="where the files go")
+    parser.add_argument("--output-dir",   default=str(env.BUILD / name), metavar="DIR", help="where the files go")
     parser.add_argument("--verbose",      action="store_true", help="show what LiteX reports while it builds")
     add_arguments(parser)
     args = parser.parse_args(argv)

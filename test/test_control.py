@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from roce_soc import abi, verbs
+from roce_soc.tree import TREE
 from software.control import roce_info
 from software.control.bus import WordBus
 from software.control.roce import Bus, CommandError, RoCE
@@ -235,10 +236,10 @@ def test_info_finds_csr_json(tmp_path, monkeypatch):
         file.write_text("{}")
         os.utime(file, (1e9 - age, 1e9 - age))
     monkeypatch.chdir(tmp_path / "here")
-    assert [p.parent.name for p in roce_info.candidates(root=tmp_path)] == ["b", "a"]
+    assert [p.parent.name for p in roce_info.candidates(build=tmp_path / "build")] == ["b", "a"]
     (tmp_path / "here" / "csr.json").write_text("{}")
-    assert [str(p) for p in roce_info.candidates(root=tmp_path)] == ["csr.json"]
-    assert [str(p) for p in roce_info.candidates("x.json", tmp_path)] == ["x.json"]
+    assert [str(p) for p in roce_info.candidates(build=tmp_path / "build")] == ["csr.json"]
+    assert [str(p) for p in roce_info.candidates("x.json", tmp_path / "build")] == ["x.json"]
 
 
 def test_info_takes_the_csr_json_of_what_answers(tmp_path, monkeypatch, csr_json):
@@ -258,6 +259,6 @@ def test_info_takes_the_csr_json_of_what_answers(tmp_path, monkeypatch, csr_json
 
 
 def test_info_says_what_is_missing(tmp_path):
-    done = subprocess.run([sys.executable, str(roce_info.ROOT / "software" / "control" / "roce_info.py"), "--csr", "nowhere.json"], cwd=tmp_path,
+    done = subprocess.run([sys.executable, str(TREE / "software" / "control" / "roce_info.py"), "--csr", "nowhere.json"], cwd=tmp_path,
         capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "nowhere.json" in done.stderr and "Traceback" not in done.stderr

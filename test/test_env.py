@@ -30,18 +30,22 @@ def test_every_package_has_a_probe():
         env.missing(["no-such-package"])
 
 
-def test_stamp_follows_setup_py(monkeypatch, tmp_path):
+def test_stamp_follows_setup_and_constraints(monkeypatch, tmp_path):
     for folder in ("bin",):
         (tmp_path / ".venv" / folder).mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
     (tmp_path / "setup.py").write_text("first")
+    (tmp_path / "constraints.txt").write_text("first")
     for name, value in (("ROOT", tmp_path), ("VENV", tmp_path / ".venv"), ("STAMP", tmp_path / ".venv" / "stamp")):
         monkeypatch.setattr(env, name, value)
     assert not env._ready()
     env._write_stamp(["make"])
     assert env._ready() and json.loads(env.STAMP.read_text())["packages"] == ["make"]
-    (tmp_path / "setup.py").write_text("second")
-    assert not env._ready()
+    for name in ("setup.py", "constraints.txt"):
+        (tmp_path / name).write_text("second")
+        assert not env._ready()
+        (tmp_path / name).write_text("first")
+        assert env._ready()
 
 
 @pytest.mark.parametrize("arguments, status", [

@@ -11,7 +11,8 @@ from litex.gen import LiteXModule
 from litex.soc.interconnect import stream
 from litex.soc.interconnect.csr import CSRStatus, CSRStorage
 
-from sim.harness import Sim, Timeout, Violation, build, build_cached, groups, lint, notes
+from roce_soc import grouping
+from sim.harness import Sim, Timeout, Violation, build, build_cached, lint, notes
 from sim.harness.compile import build_verilog
 
 
@@ -375,5 +376,5 @@ def test_groups_of_statements(rng):
     for _ in range(200):
         statements = [[signals[rng.randrange(60)].eq(1) for _ in range(rng.randrange(1, 4))] for _ in range(rng.randrange(1, 40))]
         statements = [If(signals[0], *group) if rng.random() < .5 else group[0] for group in statements]
-        ours, theirs = groups.group_by_targets(statements), tools.group_by_targets(statements)
+        ours, theirs = grouping.group_by_targets(statements), tools.group_by_targets(statements)
         assert [(t, [id(s) for s in g]) for t, g in ours] == [(t, [id(s) for s in g]) for t, g in theirs]

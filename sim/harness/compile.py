@@ -17,12 +17,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from roce_soc.tree import build_dir
 from sim.harness import notes
 from sim.harness.emit import emit
 from sim.harness.state import plain, table
 
 HERE  = Path(__file__).resolve().parent
-ROOT  = HERE.parent.parent
 JOBS  = 2
 # Verilator's C++ of a model up to this size is compiled as one unit.
 UNITY = 600_000
@@ -82,7 +82,7 @@ void model_trace_close(void*) {{}}
 
 def cache_dir():
     """Folder of compiled models: $ROCE_VSIM_CACHE or build/vsim of this clone."""
-    return Path(os.environ.get("ROCE_VSIM_CACHE", ROOT / "build" / "vsim")).resolve()
+    return Path(os.environ.get("ROCE_VSIM_CACHE", build_dir() / "vsim")).resolve()
 
 
 def verilator_root():

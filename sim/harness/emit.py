@@ -12,8 +12,9 @@ from migen.fhdl.tools import list_clock_domains
 
 from litex.gen.fhdl.verilog import convert
 
+from roce_soc import grouping
 from roce_soc.bounds import bounds_of
-from sim.harness import collide, groups
+from sim.harness import collide
 from sim.harness.state import paths
 
 BOUNDS = "bounds_broken"     # output of every model that has bounds, a bit each.
@@ -110,7 +111,7 @@ def emit(module, ios, clocks=("sys",)):
     missing = sorted(set(needed) - set(known))
     if missing:
         raise ValueError(f"clock domains {missing} are used but neither defined nor in clocks={tuple(clocks)!r}")
-    groups.install()
+    grouping.install()
     memories = collide.prepare(fragment) if collide.enabled() else []
     out   = convert(fragment, ios=ports, name="top")
     text  = re.sub(r"^//.*$\n?", "", out.main_source, flags=re.M)

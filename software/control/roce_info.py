@@ -20,11 +20,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from roce_soc import abi                                        # noqa: E402
 from roce_soc.errors import ERRORS                              # noqa: E402
+from roce_soc.tree import build_dir                             # noqa: E402
 from software.control.bus import RemoteBus, SocketBus           # noqa: E402
 from software.control.firmware import Firmware                  # noqa: E402
 from software.control.monitor import Monitor                    # noqa: E402
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 PHY_FLAGS = ("link_up", "aligned", "rx_status", "local_fault", "remote_fault", "hi_ber", "block_lock", "synced", "rsfec_active",
              "rsfec_aligned", "tx_reset_done", "rx_reset_done", "powergood", "tx_dead", "module_present", "module_interrupt")
@@ -34,14 +33,14 @@ class ForeignError(RuntimeError):
     """What answers is not the SoC that csr.json describes."""
 
 
-def candidates(given=None, root=ROOT):
+def candidates(given=None, build=None):
     """Paths of csr.json to try, the best first: `given` alone; else ./csr.json alone; else those of build/, newest first."""
     if given:
         return [pathlib.Path(given)]
     here = pathlib.Path("csr.json")
     if here.exists():
         return [here]
-    return sorted(root.glob("build/**/csr.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return sorted((build or build_dir()).glob("**/csr.json"), key=lambda path: path.stat().st_mtime, reverse=True)
 
 
 def check(bus):
