@@ -4,8 +4,8 @@ from migen import *
 
 from litex.gen import *
 from litex.soc.interconnect import stream
-from migen.genlib.roundrobin import RoundRobin, SP_CE
 
+from roce_soc.arbiter import Turns
 from roce_soc.bounds import counted
 from roce_soc.common import QPI_WIDTH
 
@@ -280,11 +280,11 @@ class KickQueue(LiteXModule):
         valid  = Signal()
         queued = Signal()
         if n_kicks:
-            self.arbiter = arbiter = RoundRobin(n_kicks, SP_CE)
+            self.turns = turns = Turns(n_kicks)
             self.comb += [
-                arbiter.request.eq(Cat(*[k.valid for k in self.kicks])),
-                arbiter.ce.eq(~self.urgent.valid & self.ready),
-                Case(arbiter.grant, {i: [
+                turns.request.eq(Cat(*[k.valid for k in self.kicks])),
+                turns.next.eq(~self.urgent.valid & self.ready),
+                Case(turns.grant, {i: [
                     qpi.eq(k.qpi),
                     valid.eq(k.valid & self.ready),
                     k.ready.eq(~self.urgent.valid & self.ready),

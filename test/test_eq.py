@@ -183,7 +183,7 @@ def test_made_anew_at_every_clock(so, memory):
         b.sim.drain(b.write)
         old = b.memory.read(ADDR, 128)
         b.post(queue=2)
-        b.sim.step(600)
+        b.sim.step(3000)      # two writes, each of up to 1000 clocks.
         assert b.memory.read(ADDR, 128) == old, f"clock {clock}: written after the ring had moved"
         new = [abi.unpack(abi.EQE, b.memory.read(ADDR + 0x1000 + 16*n, 16)) for n in range(3)]
         assert [e["queue"] for e in new if e["phase"]] == ([2] if any(old) else [1, 2]), f"clock {clock}: {new}"

@@ -8,10 +8,11 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.arbiter import StreamChoice
 from roce_soc.bounds import counted
 from roce_soc.common import (
     DATA_BYTES, DATA_WIDTH, IN_FLIGHT, PAGE_BYTES, TAG_WIDTH, memory_command_description, tx_packet_description)
-from roce_soc.memory.port import DEPTH, MemoryReadPort, StreamChoice
+from roce_soc.memory.port import DEPTH, MemoryReadPort
 from roce_soc.packet.encoder import payload_description
 from roce_soc.table import BypassQueue
 

@@ -9,6 +9,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.arbiter import Turns
 from roce_soc.common import DEFAULT_MRS, TARGET_WIDTH, mr_request_description, mr_result_description, mr_write_description
 from roce_soc.drain import Drain
 from roce_soc.errors import index_of
@@ -153,18 +154,9 @@ class MRTable(LiteXModule):
             return
         n_ports = len(self.ports)
         request = stream.Endpoint(mr_request_description())
-        grant   = Signal(max=max(2, n_ports))
-        rr      = Signal(max=max(2, n_ports))
-
-        # Arbiter: the first waiting client behind the one served last.
-        cases = {}
-        for last in range(n_ports):
-            order = [(last + 1 + n) % n_ports for n in range(n_ports)]
-            chain = [grant.eq(order[-1])]
-            for client in reversed(order[:-1]):
-                chain = [If(self.ports[client].request.valid, grant.eq(client)).Else(*chain)]
-            cases[last] = chain
-        self.comb += Case(rr, cases)
+        self.turns = turns = Turns(n_ports, ahead=True)
+        grant   = turns.grant
+        self.comb += turns.request.eq(Cat(*[port.request.valid for port in self.ports])), turns.next.eq(request.valid)
         # A row is not read in the clock that writes it: block RAM leaves open what comes out.
         open_ = Signal()
         self.comb += open_.eq(self.ready & (self.step != 1))
@@ -173,7 +165,6 @@ class MRTable(LiteXModule):
             request.payload.eq(port.request.payload),
             port.request.ready.eq(open_),
         ] for n, port in enumerate(self.ports)})
-        self.sync += If(request.valid, rr.eq(grant))
         self._add_pipeline(request, grant)
 
     def _add_drain(self):

@@ -4,11 +4,11 @@
 Not supported: page tables (a packet's bytes are contiguous), several targets in parallel.
 """
 from migen import *
-from migen.genlib.roundrobin import RoundRobin, SP_CE
 
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.arbiter import Turns
 from roce_soc.bounds import counted
 from roce_soc.common import (
     DATA_BYTES, DATA_WIDTH, IN_FLIGHT, MEM_ERR_WIDTH, PAGE_BYTES, QPI_WIDTH, TAG_WIDTH, TARGET_WIDTH,
@@ -85,7 +85,7 @@ class PayloadPlacer(LiteXModule):
         dw, n = self.dw, max(1, len(self.clients))
 
         # Issue: one record a clock when everybody has room.
-        self.rr    = rr = RoundRobin(n, SP_CE)
+        self.turns = turns = Turns(n)
         client_bits = bits_for(n - 1)
         job_layout  = [("offset", 6), ("length", 13), ("qpi", QPI_WIDTH), ("client", client_bits)]
         self.jobs   = jobs  = stream.SyncFIFO(job_layout, RECORDS)
@@ -98,8 +98,8 @@ class PayloadPlacer(LiteXModule):
         record     = Record(place_description().payload_layout)
         offered, able, taken = Signal(), Signal(), Signal()
         self.comb += [
-            rr.request.eq(Cat(*[c.sink.valid for c in self.clients])),
-            [If(rr.grant == i,
+            turns.request.eq(Cat(*[c.sink.valid for c in self.clients])),
+            [If(turns.grant == i,
                 offered.eq(c.sink.valid),
                 [getattr(record, name).eq(getattr(c.sink, name)) for name, _ in record.layout],
                 c.sink.ready.eq(able & (self.fetch.ready | ~record.has_slot)),
@@ -111,12 +111,12 @@ class PayloadPlacer(LiteXModule):
             self.fetch.slot.eq(record.slot),
             self.fetch.discard.eq(record.length == 0),
             taken.eq(offered & able & (self.fetch.ready | ~record.has_slot)),
-            rr.ce.eq(taken | ~offered),
+            turns.next.eq(taken | ~offered),
             jobs.sink.valid.eq(taken & (record.length != 0)),
             [getattr(jobs.sink, name).eq(getattr(record, name)) for name in ("offset", "length", "qpi")],
-            jobs.sink.client.eq(rr.grant),
+            jobs.sink.client.eq(turns.grant),
             order.sink.valid.eq(taken),
-            order.sink.client.eq(rr.grant),
+            order.sink.client.eq(turns.grant),
             order.sink.empty.eq(record.length == 0),
         ]
         for i, (client, where) in enumerate(zip(self.clients, self.wheres)):
@@ -124,7 +124,7 @@ class PayloadPlacer(LiteXModule):
                 self.comb += client.where.connect(where.sink)
             else:
                 self.comb += [
-                    where.sink.valid.eq(jobs.sink.valid & (rr.grant == i)),
+                    where.sink.valid.eq(jobs.sink.valid & (turns.grant == i)),
                     where.sink.write.eq(1),
                     where.sink.target.eq(record.target),
                     where.sink.addr.eq(record.addr),

@@ -25,6 +25,7 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.arbiter import StreamChoice
 from roce_soc.common import (
     DATA_WIDTH, IN_FLIGHT, TAG_WIDTH, memory_command_description, memory_rdata_description, memory_wack_description,
     memory_wdata_description)
@@ -67,36 +68,6 @@ def beats_of(cmd):
     """Beats that the range of a command touches (expression)."""
     return ((cmd.addr[:6] + cmd.length + 63) >> 6)[:BEATS_WIDTH]
 
-
-class StreamChoice(LiteXModule):
-    """Turns of several command streams on one: `chosen` holds while its command waits.
-
-    Latency: 0 clocks, also where the turn changes: who asks alone is chosen at once.
-    """
-    def __init__(self, commands, cmd, able, taken):
-        n          = len(commands)
-        self.grant = grant = Signal(max=max(2, n))
-
-        # # #
-
-        last, held = Signal(max=max(2, n)), Signal()
-        cases = {}
-        for before in range(n):
-            choice = [grant.eq(before)]
-            for i in reversed([(before + 1 + k) % n for k in range(n - 1)]):
-                choice = [If(commands[i].valid, grant.eq(i)).Else(*choice)]
-            cases[before] = choice
-        self.comb += If(held, grant.eq(last)).Else(Case(last, {**cases, "default": grant.eq(0)}))
-        self.comb += [
-            If(grant == i,
-                cmd.valid.eq(c.valid & able),
-                cmd.payload.eq(c.payload),
-                c.ready.eq(cmd.ready & able),
-            ) for i, c in enumerate(commands)]
-        self.sync += [
-            If(cmd.valid, last.eq(grant)),
-            held.eq(cmd.valid & ~taken),
-        ]
 
 # MemoryWriteArbiter -------------------------------------------------------------------------------
 

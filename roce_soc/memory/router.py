@@ -4,11 +4,11 @@
 Ref: contract of memory/port.py.
 """
 from migen import *
-from migen.genlib.roundrobin import RoundRobin, SP_CE
 
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.arbiter import Turns
 from roce_soc.bounds import counted
 from roce_soc.common import DATA_BYTES, DATA_WIDTH, MEM_ERR_WIDTH, PAGE_BYTES, TAG_WIDTH, TARGET_WIDTH, memory_wack_description
 from roce_soc.memory.port import DEPTH, MemoryReadPort, MemoryWriteArbiter, MemoryWritePort, beats_of
@@ -182,14 +182,14 @@ class MemoryReadSplit(LiteXModule):
                 order.source.ready.eq(ends),
             ]
         else:
-            self.turn = turn = RoundRobin(len(self.ways), SP_CE)
+            self.turn = turn = Turns(len(self.ways))
             inside = Signal()
             self.comb += [
                 turn.request.eq(Cat(*[buffer.source.valid for buffer in self.buffers])),
                 head.eq(turn.grant),
                 ready.eq(1),
                 # Between answers the turn looks for one; inside an answer it stays.
-                turn.ce.eq(ends | ~(port.rdata.valid | inside)),
+                turn.next.eq(ends | ~(port.rdata.valid | inside)),
             ]
             self.sync += If(port.rdata.valid, inside.eq(~port.rdata.last))
 

@@ -5,12 +5,12 @@ Ref: InfiniBand Architecture vol. 1 ch. 10.2.6, 11.4.2 (completion queues, notif
 Not supported: resizing a CQ, moderation.
 """
 from migen import *
-from migen.genlib.roundrobin import RoundRobin, SP_CE
 
 from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc import abi
+from roce_soc.arbiter import Turns
 from roce_soc.bounds import Bound, counted
 from roce_soc.common import (
     DATA_BYTES, DEFAULT_QPS, MEMORY_CQE, PAGE_WIDTH, QPI_WIDTH, TARGET_WIDTH, cqe_description, ctl_description, doorbell_description,
@@ -149,10 +149,10 @@ class CompletionQueues(LiteXModule):
             ("geometry", len(row.raw_bits())), ("cqe", len(Record(cqe_description().payload_layout).raw_bits()))]
         a, b, c   = Record(op_layout), Record(op_layout), Record(op_layout)
         a_valid, b_valid, c_valid = Signal(), Signal(), Signal()
-        self.rr   = rr = RoundRobin(max(len(self.sinks), 1), SP_CE)
+        self.turns = turns = Turns(max(len(self.sinks), 1))
         room, hazard, go = Signal(), Signal(), Signal()
         kill_begun = Signal()
-        self.comb += [rr.request[i].eq(s.valid) for i, s in enumerate(self.sinks)]
+        self.comb += [turns.request[i].eq(s.valid) for i, s in enumerate(self.sinks)]
         geometry = Record(row_layout)
         self.comb += [
             geometry.valid.eq(self.write.enable),
@@ -160,7 +160,7 @@ class CompletionQueues(LiteXModule):
         ]
         granted = Record(cqe_description().payload_layout)
         granted_valid = Signal()
-        self.comb += Case(rr.grant, {i: [
+        self.comb += Case(turns.grant, {i: [
             granted_valid.eq(s.valid),
             granted.raw_bits().eq(Cat(*[getattr(s, n) for n, _ in cqe_description().payload_layout])),
         ] for i, s in enumerate(self.sinks)})
@@ -169,7 +169,7 @@ class CompletionQueues(LiteXModule):
             hazard.eq((b_valid & (b.cqn == a.cqn)) | (c_valid & (c.cqn == a.cqn))),
             # A kill needs no room behind it: the writes it follows wait for it.
             go.eq(self.ready & a_valid & (room | kill.valid) & ~hazard),
-            a.client.eq(rr.grant),
+            a.client.eq(turns.grant),
             a.cqe.eq(granted.raw_bits()),
             a.geometry.eq(geometry.raw_bits()),
             a.page.eq(doorbell.page),
@@ -203,10 +203,10 @@ class CompletionQueues(LiteXModule):
                 a.kind.eq(OP_CQE),
                 a.cqn.eq(granted.cqn),
                 a.known.eq(granted.cqn < self.n_cqs),
-                [If(rr.grant == i, s.ready.eq(go & s.valid)) for i, s in enumerate(self.sinks)],
+                [If(turns.grant == i, s.ready.eq(go & s.valid)) for i, s in enumerate(self.sinks)],
             ),
             # The grant moves on after each completion, and looks for a client while it has none.
-            rr.ce.eq(~kill.valid & ~self.write.valid & ~(self.ctl.valid & drained) & ~doorbell.valid & (go | ~granted_valid)),
+            turns.next.eq(~kill.valid & ~self.write.valid & ~(self.ctl.valid & drained) & ~doorbell.valid & (go | ~granted_valid)),
         ]
         self._add_drain(drained)
         self.sync += [

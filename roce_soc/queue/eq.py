@@ -10,6 +10,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc import abi
+from roce_soc.arbiter import Turns
 from roce_soc.common import (
     DATA_BYTES, MEMORY_EQE, doorbell_description, event_description, memory_command_description,
     memory_wack_description, memory_wdata_description, ring_write_description)
@@ -50,7 +51,6 @@ class EventQueue(LiteXModule):
         self.wack     = stream.Endpoint(memory_wack_description())
         self.causes   = Signal(len(CAUSES) + 1)
         self.time     = Signal(32)     # time base, in.
-        self.arbiter  = None
 
     def get_port(self):
         """A new client port."""
@@ -60,11 +60,10 @@ class EventQueue(LiteXModule):
 
     def do_finalize(self):
         self.buffer = stream.SyncFIFO(event_description(), 16)
-        # One client after the other; a client with an event is never passed over for long.
-        turn = Signal(max=max(2, len(self.sinks)))
+        self.turns  = turns = Turns(max(1, len(self.sinks)))
+        self.comb  += turns.request.eq(Cat(*[sink.valid for sink in self.sinks])), turns.next.eq(~self.buffer.sink.valid | self.buffer.sink.ready)
         for i, sink in enumerate(self.sinks):
-            self.comb += If(turn == i, sink.connect(self.buffer.sink, keep={"valid", "ready", "type", "queue", "info"}))
-        self.sync += If(turn == len(self.sinks) - 1, turn.eq(0)).Else(turn.eq(turn + 1))
+            self.comb += If(turns.grant == i, sink.connect(self.buffer.sink, keep={"valid", "ready", "type", "queue", "info"}))
 
         # Ring.
         ring     = Record(ring_write_description().payload_layout)
