@@ -12,7 +12,6 @@ from litex.soc.interconnect.csr_eventmanager import EventManager, EventSourcePul
 from roce_soc import abi, capability
 from roce_soc.clocks import ClockLink
 from roce_soc.common import DEFAULT_CQS, DEFAULT_MRS, DEFAULT_QPS, OWNER_REQUESTER, OWNER_RESPONDER, TICK_CYCLES
-from roce_soc.drain import ReceiveDrain
 from roce_soc.memory.fetcher import PayloadFetcher
 from roce_soc.memory.mr import MRTable
 from roce_soc.memory.placer import PayloadPlacer
@@ -25,6 +24,7 @@ from roce_soc.network.turnaround import RoCETurnaround
 from roce_soc.opcodes import RC_ACKNOWLEDGE
 from roce_soc.packet.buffer import PacketBuffer
 from roce_soc.packet.decoder import RoCEDecoder
+from roce_soc.packet.drain import ReceiveDrain
 from roce_soc.packet.encoder import RoCEEncoder, frame_params
 from roce_soc.packet.icrc import ICRCInserter
 from roce_soc.packet.icrc_checker import ICRCChecker
@@ -36,9 +36,9 @@ from roce_soc.queue.eq import CAUSES, EventQueue
 from roce_soc.queue.push import InlineReads
 from roce_soc.queue.rq import ReceiveQueues
 from roce_soc.timebase import TimeBase
-from roce_soc.transport.reply import RoCEReply
-from roce_soc.transport.requester_side import RoCESendSide
-from roce_soc.transport.responder import RoCEResponder
+from roce_soc.transport.reply.reply import RoCEReply
+from roce_soc.transport.send_side import RoCESendSide
+from roce_soc.transport.responder.responder import RoCEResponder
 
 CAUSE_NAMES = {
     abi.EVENT_COMPLETION: "completion", abi.EVENT_CQ_ERR: "cq_err", abi.EVENT_QP_FATAL: "qp_fatal",

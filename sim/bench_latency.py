@@ -7,7 +7,7 @@ latency costs is taken off.
 """
 from roce_soc import opcodes, verbs
 from roce_soc.common import DEFAULT_QPS
-from roce_soc.transport.retry import SCAN_CYCLES
+from roce_soc.transport.retire.timer import SCAN_CYCLES
 from sim.bench_rows import B5_SIZES, B6_SIZES, B7_ROWS, latencies, row
 from sim.engine import IPS, MACS, Bench
 from sim.harness.memory import IDEAL

@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
 ROOT   = pathlib.Path(__file__).resolve().parents[1]
 ARGUED = ROOT / "sim" / "mutants.json"
-TREE   = ("roce_soc", "sim", "software", "test", "targets", "setup.py", "pytest.ini")
+TREE   = ("roce_soc", "sim", "software", "test", "targets", "setup.py", "constraints.txt", "pytest.ini")
 CPU_SECONDS = 900      # of one run of tests; a fault may let a wait run to its end.
 
 # Module: files of roce_soc, tests of its own (patterns) in the order of their time.
@@ -42,11 +42,11 @@ _SEND = ("test_requester*.py", "test_completer*.py", "test_retry*.py")
 MODULES = {
     "decoder":   (("packet/decoder.py", "network/receive.py"), ("test_receive*.py",)),
     "buffer":    (("packet/buffer.py",), ("test_buffer*.py", "test_receive*.py")),
-    "responder": (("transport/responder*.py",), ("test_responder*.py",)),
-    "reply":     (("transport/reply*.py",), ("test_reply*.py", "test_responder*.py")),
-    "requester": (("transport/requester*.py",), _SEND),
-    "completer": (("transport/completer*.py",), ("test_completer*.py", *_SEND)),
-    "retry":     (("transport/retry.py", "transport/retire_items.py"), ("test_retry*.py", "test_retire*.py", *_SEND)),
+    "responder": (("transport/responder/*.py",), ("test_responder*.py",)),
+    "reply":     (("transport/reply/*.py",), ("test_reply*.py", "test_responder*.py")),
+    "requester": (("transport/requester/*.py",), _SEND),
+    "completer": (("transport/completer/*.py",), ("test_completer*.py", *_SEND)),
+    "retry":     (("transport/retire/*.py",), ("test_retry*.py", "test_retire*.py", *_SEND)),
     "mr":        (("memory/mr.py",), ("test_mr*.py", "test_responder.py")),
     "sq":        (("queue/sq*.py",), ("test_sq*.py", "test_push.py", "test_requester*.py")),
     "rq":        (("queue/rq.py",), ("test_rq*.py", "test_responder*.py")),

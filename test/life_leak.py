@@ -5,8 +5,8 @@ import re
 
 from roce_soc.queue.cq import queue_layout
 from roce_soc.queue.sq_layout import cursor_layout
-from roce_soc.transport.reply_rows import ROW_LAYOUT
-from roce_soc.transport.requester_rows import requester_layout
+from roce_soc.transport.reply.rows import ROW_LAYOUT
+from roce_soc.transport.requester.state import requester_layout
 from sim.engine import Bench
 
 # Memories that are not compared: (path, why).

@@ -7,8 +7,8 @@ from litex.soc.interconnect import stream
 
 from roce_soc.common import CTL_START, OWNER_ACK, OWNER_RESPONDER
 from roce_soc.opcodes import OPCODES
-from roce_soc.transport.reply import RoCEReply
-from roce_soc.transport.responder_layout import REPLY_ACK, REPLY_CTL, REPLY_NAK, REPLY_READ
+from roce_soc.transport.reply.reply import RoCEReply
+from roce_soc.transport.responder.layout import REPLY_ACK, REPLY_CTL, REPLY_NAK, REPLY_READ
 from sim.harness import Sim, build
 
 N    = 16

@@ -12,7 +12,7 @@ from roce_soc.opcodes import (
     ACK_UNLIMITED, NAK_PSN_SEQUENCE, OPCODES, PMTU_BYTES, PSN_MASK, by_name, packets, psn_diff)
 from roce_soc.qp.context import QPContext
 from roce_soc.queue.doorbell import KIND_PUSH
-from roce_soc.transport.requester_side import RoCESendSide
+from roce_soc.transport.send_side import RoCESendSide
 from roce_soc.verbs import ACCESS_LOCAL_WRITE, SEND_SIGNALED, WR_RDMA_READ
 from sim.harness import Sim, build_cached
 

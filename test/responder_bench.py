@@ -13,8 +13,8 @@ from roce_soc.memory.mr import MRTable
 from roce_soc.opcodes import OPCODES, by_name, packets
 from roce_soc.qp.context import QPContext
 from roce_soc.queue.rq import ReceiveQueues
-from roce_soc.transport.reply import RoCEReply
-from roce_soc.transport.responder import RoCEResponder
+from roce_soc.transport.reply.reply import RoCEReply
+from roce_soc.transport.responder.responder import RoCEResponder
 from sim.harness import Sim, build
 from sim.harness.memory import IDEAL
 

@@ -5,7 +5,7 @@ import random
 from roce_soc import abi, verbs
 from roce_soc import opcodes as op
 from roce_soc.errors import ERRORS
-from roce_soc.transport.responder_check import ROW_LAYOUT
+from roce_soc.transport.responder.check import ROW_LAYOUT
 from sim.engine import Bench
 from sim.harness.state import field
 from software.control.monitor import Monitor

@@ -10,14 +10,14 @@ from migen.fhdl.tools import list_inputs, list_signals, list_special_ios, list_t
 from roce_soc.bounds import Bound, bounds_of, counted
 from roce_soc.memory.fetcher import PayloadFIFO
 from roce_soc.network.slowpath import RoCESlowPath
-from roce_soc.network.transmit import ControlFIFO, FrameFIFO
+from roce_soc.network.transmit import ControlFIFO, WholeFrameFIFO
 from roce_soc.table import BypassFIFO, BypassQueue
 from sim.engine import Engines
 from sim.harness import Sim, Violation, build
 from sim.harness.emit import signals_of
 from sim.soc import bounded
 
-FIFOS = (stream.SyncFIFO, stream.AsyncFIFO, stream.ClockDomainCrossing, BypassFIFO, BypassQueue, PayloadFIFO, ControlFIFO, FrameFIFO)
+FIFOS = (stream.SyncFIFO, stream.AsyncFIFO, stream.ClockDomainCrossing, BypassFIFO, BypassQueue, PayloadFIFO, ControlFIFO, WholeFrameFIFO)
 
 
 def edges(statements, conditions=frozenset()):

@@ -6,7 +6,8 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.drain import Drain, ReceiveDrain
+from roce_soc.drain import Drain
+from roce_soc.packet.drain import ReceiveDrain
 
 
 class Lines(LiteXModule):

@@ -221,6 +221,44 @@ def test_imports_go_one_way():
              for text in forbidden_import(p, p.read_text())]
     assert not found, "\n".join(found)
 
+
+def room(path):
+    """Folder of a module of roce_soc, below transport/ the folder there; a file beside them is a room of its own."""
+    parts = path.relative_to(ROOT / "roce_soc").with_suffix("").parts
+    return ".".join(parts[:-1]) or parts[0]
+
+
+def circles(edges):
+    """Rooms that import each other, through others or not, as [(room, room)]."""
+    reach = {a: set(to) for a, to in edges.items()}
+    grown = True
+    while grown:
+        grown = False
+        for near in reach.values():
+            further  = set().union(*(reach.get(b, set()) for b in near)) - near
+            near    |= further
+            grown    = grown or bool(further)
+    return sorted((a, b) for a in reach for b in reach[a] if a < b and a in reach.get(b, ()))
+
+
+def test_circles_are_seen():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert circles({"a": {"b", "c"}, "b": {"c"}}) == []
+
+
+def test_no_folder_imports_its_importers():
+    """The folders of roce_soc, and those below transport/, stand one above the other."""
+    folders = {}
+    for path in python_files("roce_soc"):
+        if path.name == "__init__.py":
+            continue
+        for name in imports(path.read_text()):
+            other = ROOT / (name.replace(".", "/") + ".py")
+            if name.startswith("roce_soc.") and other.exists() and room(other) != room(path):
+                folders.setdefault(room(path), set()).add(room(other))
+    assert {"queue", "transport.requester", "packet"} <= set(folders)
+    assert circles(folders) == []
+
 # Text ---------------------------------------------------------------------------------------------
 
 NO_LICENCE_LINE = {".pcap", ".json", ".csv", ".txt", ".md", ".png", ".svg", ".init", ".in"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from roce_soc.transport.reply import RoCEReply
+from roce_soc.transport.reply.reply import RoCEReply
 from sim import netlist
 from sim.harness.emit import emit
 from test.test_harness import Looped

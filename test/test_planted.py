@@ -9,7 +9,7 @@ from sim import mutate
 
 # Name: (file below roce_soc, text that stands there once, what becomes of it, test that must fail).
 PLANTED = {
-    "PSN compare flipped":    ("transport/responder_check.py", "first.duplicate.eq(distance[23])",
+    "PSN compare flipped":    ("transport/responder/check.py", "first.duplicate.eq(distance[23])",
                                "first.duplicate.eq(~distance[23])",
                                "test_responder.py::test_gap_answers_once"),
     "region a byte too long": ("memory/mr.py", "end_le_low.eq(end3[:32] <= row.end[:32])",
@@ -18,20 +18,20 @@ PLANTED = {
     "ACK before wack":        ("memory/placer.py", "acks.sink.valid.eq(self.port.wack.valid)",
                                "acks.sink.valid.eq(self.port.wcmd.valid & self.port.wcmd.ready)",
                                "test_placer.py::test_done_follows_the_acknowledge"),
-    "CQE before wack":        ("transport/completer.py", "landed.eq(wait.valid & (~wait.record | done.valid))",
+    "CQE before wack":        ("transport/completer/completer.py", "landed.eq(wait.valid & (~wait.record | done.valid))",
                                "landed.eq(wait.valid)",
                                "test_completer.py::test_completion_after_data"),
     "verdict ignored":        ("packet/buffer.py", "good.eq(v.good)", "good.eq(v.valid)",
                                "test_receive.py::test_refused"),
     "tail of the last beat":  ("memory/placer.py", "(c1.end <= i)", "(c1.end < i)",
                                "test_placer.py::test_every_residue"),
-    "ePSN not advanced":      ("transport/responder_check.py", "new.epsn.eq(p.psn + t.packets)", "new.epsn.eq(p.psn)",
+    "ePSN not advanced":      ("transport/responder/check.py", "new.epsn.eq(p.psn + t.packets)", "new.epsn.eq(p.psn)",
                                "test_responder.py::test_messages"),
-    "rewind PSN wrong":       ("transport/retry.py", "rewind.psn.eq(head.una)", "rewind.psn.eq(head.una + 1)",
+    "rewind PSN wrong":       ("transport/retire/walker.py", "rewind.psn.eq(head.una)", "rewind.psn.eq(head.una + 1)",
                                "test_retry.py::test_request_lost"),
-    "what has left is lost":  ("transport/requester_launch.py", "reached.high, returns[2].psn + 1)", "reached.high, reached.high)",
+    "what has left is lost":  ("transport/requester/launch.py", "reached.high, returns[2].psn + 1)", "reached.high, reached.high)",
                                "test_completer.py::test_ack_range"),
-    "row not cleared":        ("transport/requester_write.py", "row.raw_bits().eq(0)", "[]",
+    "row not cleared":        ("transport/requester/write.py", "row.raw_bits().eq(0)", "[]",
                                "test_requester.py::test_reset_and_reuse"),
 }
 

@@ -6,8 +6,8 @@ import pytest
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, OWNER_ACK, OWNER_RESPONDER
 from roce_soc.errors import ERRORS
-from roce_soc.transport.reply import RoCEReply
-from roce_soc.transport.responder_layout import REPLY_ACK, REPLY_CTL, REPLY_READ
+from roce_soc.transport.reply.reply import RoCEReply
+from roce_soc.transport.responder.layout import REPLY_ACK, REPLY_CTL, REPLY_READ
 from test.reply_bench import Bench, compiled
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START
 from roce_soc.errors import BY_INDEX, ERRORS
-from roce_soc.transport.responder_layout import REPLY_ACK, REPLY_CTL, REPLY_READ_AGAIN
+from roce_soc.transport.responder.layout import REPLY_ACK, REPLY_CTL, REPLY_READ_AGAIN
 from test.reply_bench import Bench, compiled
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from roce_soc import abi
 from roce_soc.common import CTL_ERR
-from roce_soc.transport.responder import RoCEResponder
+from roce_soc.transport.responder.responder import RoCEResponder
 from roce_soc.verbs import (
     WC_LOC_LEN_ERR, WC_LOC_PROT_ERR, WC_LOC_QP_OP_ERR, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_REM_ACCESS_ERR,
     WC_REM_INV_REQ_ERR, WC_WR_FLUSH_ERR)

@@ -6,8 +6,8 @@ from litex.gen import *
 from migen import *
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START
-from roce_soc.transport.responder_layout import PSEUDO_CTL, PSEUDO_KILL, PSEUDO_NONE, PSEUDO_SILENT, packet_layout
-from roce_soc.transport.responder_park import PARK_DEPTH, PARK_QP, RequestEntry
+from roce_soc.transport.responder.layout import PSEUDO_CTL, PSEUDO_KILL, PSEUDO_NONE, PSEUDO_SILENT, packet_layout
+from roce_soc.transport.responder.entry import PARK_DEPTH, PARK_QP, RequestEntry
 from sim.harness import Sim, build
 
 N, STAGES = 16, 6

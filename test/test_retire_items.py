@@ -3,9 +3,9 @@
 import pytest
 
 from roce_soc.opcodes import psn_diff
-from roce_soc.transport.requester_rows import (
+from roce_soc.transport.requester.state import (
     ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_SEEK, ITEM_START)
-from roce_soc.transport.retire_items import RetireItems
+from roce_soc.transport.retire.items import RetireItems
 from sim.harness import Sim, build
 
 N_QPS   = 16

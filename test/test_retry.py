@@ -2,7 +2,7 @@
 """transport/retry: loss at every place, time-outs, RNR, exhaustion and flush, order of completions, cycle figures."""
 import pytest
 
-from roce_soc.transport.retry import SCAN_CYCLES
+from roce_soc.transport.retire.timer import SCAN_CYCLES
 from test.requester_bench import N_QPS, SendBench, expect_cqes
 from roce_soc import abi
 from roce_soc.common import CTL_ERR

@@ -6,7 +6,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc import opcodes
 from roce_soc.common import OWNER_ACK
-from roce_soc.network.transmit import ControlFIFO, FrameFIFO, RoCETransmit
+from roce_soc.network.transmit import ControlFIFO, WholeFrameFIFO, RoCETransmit
 from sim.harness import Sim, build
 from test.tx_bench import TxBench, make, padded, psn_returned
 
@@ -17,9 +17,9 @@ def so():
 
 
 class Store(LiteXModule):
-    """A FrameFIFO alone; `drop` with a frame's beats discards it."""
+    """A WholeFrameFIFO alone; `drop` with a frame's beats discards it."""
     def __init__(self):
-        self.fifo = fifo = FrameFIFO(64, False)
+        self.fifo = fifo = WholeFrameFIFO(64, False)
         self.sink = sink = stream.Endpoint(
             stream.EndpointDescription([("data", 512)], [("lane", 6), ("drop", 1)]))
         self.comb += [
@@ -36,7 +36,7 @@ def store():
 
 
 def through_store(so, seed, frames, gap=0.0, stall=0.0):
-    """Frames (beats, dropped) through a FrameFIFO, as many at once as it has room for: (last clocks in, frames out)."""
+    """Frames (beats, dropped) through a WholeFrameFIFO, as many at once as it has room for: (last clocks in, frames out)."""
     sim = Sim(so, seed=seed)
     source, sink = sim.source("sink", gap=gap), sim.sink("source", stall=stall)
     sim.reset()
@@ -246,6 +246,6 @@ def test_full(so, seed, rng):
 def test_parameters():
     with pytest.raises(ValueError, match="roce_beats"):
         RoCETransmit(roce_beats=256)
-    for cls, bad in ((FrameFIFO, 2), (FrameFIFO, 100), (ControlFIFO, 3)):
+    for cls, bad in ((WholeFrameFIFO, 2), (WholeFrameFIFO, 100), (ControlFIFO, 3)):
         with pytest.raises(ValueError, match="depth"):
             cls(bad)

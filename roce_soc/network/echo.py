@@ -13,7 +13,8 @@ from liteeth.common import (
     arp_table_request_layout, arp_table_response_layout, eth_phy_description, ethernet_type_arp, ethernet_type_ip,
     icmp_protocol, icmp_type_ping_request)
 
-from roce_soc.network.receive import big_endian, lane_of
+from roce_soc.network.receive import lane_of
+from roce_soc.packet.header import big_endian
 
 WIDTH       = 64
 LANES       = WIDTH//8

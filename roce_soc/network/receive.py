@@ -16,15 +16,10 @@ from litex.soc.interconnect import stream
 from roce_soc import opcodes
 from roce_soc.common import DATA_WIDTH, roce_frame_description, roce_header_description, roce_wire_description
 from roce_soc.errors import ERRORS
-
+from roce_soc.packet.header import big_endian
 
 # Place of the IP header, untagged and tagged.
 IP_AT = {0: opcodes.ETHERNET_BYTES, 1: opcodes.ETHERNET_BYTES + opcodes.VLAN_BYTES}
-
-
-def big_endian(data, first, count):
-    """Number of `count` bytes that start at byte `first` of `data`, first byte most significant."""
-    return Cat(*[data[8*(first + i):8*(first + i + 1)] for i in reversed(range(count))])
 
 
 def lane_of(last_be):

@@ -23,9 +23,9 @@ LOOP_ROOM         = 2*MAX_BEATS + 16     # what has begun before the encoder hea
 LOOP_CLOCKS       = 512                  # that local frames may hold the encoder back in one go, and then may not.
 
 
-# FrameFIFO ----------------------------------------------------------------------------------------
+# WholeFrameFIFO -----------------------------------------------------------------------------------
 
-class FrameFIFO(LiteXModule):
+class WholeFrameFIFO(LiteXModule):
     """Keeps beats until their frame is whole; gives it without a gap, or forgets it.
 
     Parameters
@@ -141,7 +141,7 @@ class ControlFIFO(LiteXModule):
 
     Endpoints
     ---------
-    sink, reserve, unused, free, source : as FrameFIFO.
+    sink, reserve, unused, free, source : as WholeFrameFIFO.
 
     Latency: 0 clocks while it is empty; one beat a clock.
     """
@@ -178,7 +178,7 @@ class ControlFIFO(LiteXModule):
 # SlowIntake ---------------------------------------------------------------------------------------
 
 class SlowIntake(LiteXModule):
-    """Slow-path frames for a FrameFIFO: last lane as a number, lanes behind it zero.
+    """Slow-path frames for a WholeFrameFIFO: last lane as a number, lanes behind it zero.
 
     Latency: 2 clocks, one beat a clock.
     """
@@ -258,9 +258,9 @@ class RoCETransmit(LiteXModule):
         self.room, self.room_control = Signal(), Signal()
         self.dropped = Signal()
         self.lost    = Signal()
-        self.fifos   = fifos = [ControlFIFO(control_beats, dw), FrameFIFO(roce_beats, dw=dw), FrameFIFO(slow_beats, False, dw)]
+        self.fifos   = fifos = [ControlFIFO(control_beats, dw), WholeFrameFIFO(roce_beats, dw=dw), WholeFrameFIFO(slow_beats, False, dw)]
         self.submodules += fifos
-        self.loop_fifo  = loop_fifo = FrameFIFO(loop_beats, False, dw)
+        self.loop_fifo  = loop_fifo = WholeFrameFIFO(loop_beats, False, dw)
         self.slow      = SlowIntake(fifos[SLOW], dw)
         self.slow_sink = self.slow.sink
 

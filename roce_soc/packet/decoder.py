@@ -15,7 +15,7 @@ from roce_soc.common import (
     DATA_BYTES, DATA_WIDTH, roce_frame_description, roce_header_description, rx_beats_description,
     rx_verdict_description)
 from roce_soc.errors import ERRORS, ROW_WIDTH
-from roce_soc.network.receive import big_endian
+from roce_soc.packet.header import big_endian
 from roce_soc.table import BypassFIFO
 
 # Field of a received record -> (header, field) of opcodes.EXT_HEADERS that may carry it.

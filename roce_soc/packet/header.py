@@ -33,6 +33,11 @@ MAX_EXT_BYTES    = max(o.header_length for o in opcodes.OPCODES.values())
 MAX_HEADER_BYTES = (opcodes.ETHERNET_BYTES + opcodes.VLAN_BYTES + opcodes.IPV6_BYTES + opcodes.UDP_BYTES
     + opcodes.BTH_BYTES + MAX_EXT_BYTES)
 
+def big_endian(data, first, count):
+    """Number of `count` bytes that start at byte `first` of `data`, first byte most significant."""
+    return Cat(*[data[8*(first + i):8*(first + i + 1)] for i in reversed(range(count))])
+
+
 # Bits ---------------------------------------------------------------------------------------------
 
 def fit(value, bits):

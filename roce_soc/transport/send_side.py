@@ -5,11 +5,12 @@ from migen import *
 from litex.gen import *
 
 from roce_soc.queue.sq import SendQueues
-from roce_soc.transport.completer import RoCECompleter
-from roce_soc.transport.requester import RoCERequester
-from roce_soc.transport.requester_rows import SendState
-from roce_soc.transport.retire_items import RetireItems
-from roce_soc.transport.retry import RetireWalker, TimerScanner
+from roce_soc.transport.completer.completer import RoCECompleter
+from roce_soc.transport.requester.requester import RoCERequester
+from roce_soc.transport.requester.state import SendState
+from roce_soc.transport.retire.items import RetireItems
+from roce_soc.transport.retire.timer import TimerScanner
+from roce_soc.transport.retire.walker import RetireWalker
 
 
 # RoCESendSide -------------------------------------------------------------------------------------

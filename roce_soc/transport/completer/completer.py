@@ -14,8 +14,8 @@ from roce_soc.common import (
     IN_FLIGHT, ctl_description, place_description, place_done_description, refusal_description, rx_packet_description)
 from roce_soc.errors import index_of
 from roce_soc.table import kick_description
-from roce_soc.transport.completer_decide import CompleterDecide
-from roce_soc.transport.requester_rows import ITEM_ERROR, TIME_WIDTH, item_description
+from roce_soc.transport.completer.decide import CompleterDecide
+from roce_soc.transport.requester.state import ITEM_ERROR, TIME_WIDTH, item_description
 
 PLACES = IN_FLIGHT   # place records under way.
 

@@ -10,6 +10,7 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.abi import QP_RTS, QP_SQD
+from roce_soc.attributes import pmtu_case
 from roce_soc.bounds import counted
 from roce_soc.common import (
     TICKS_PER_10US, ctl_description, mr_request_description, refusal_description, rx_packet_description)
@@ -18,10 +19,9 @@ from roce_soc.opcodes import (
     NAK_INVALID_REQUEST, NAK_PSN_SEQUENCE, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, OPCODES,
     RNR_TIMER_10US, SYNDROME_ACK, SYNDROME_RNR)
 from roce_soc.table import kick_description
-from roce_soc.transport.completer_rules import CTL, RESPONSE, SCAN, SEEK, CompleterRules
-from roce_soc.transport.requester_rows import (
+from roce_soc.transport.completer.rules import CTL, RESPONSE, SCAN, SEEK, CompleterRules
+from roce_soc.transport.requester.state import (
     GENERATION_WIDTH, ITEM_BITS, TIME_WIDTH, completer_layout)
-from roce_soc.transport.requester_visit import pmtu_case
 from roce_soc.verbs import ACCESS_LOCAL_WRITE
 
 WORKS         = 16      # visits between decision and placing.

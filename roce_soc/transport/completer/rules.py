@@ -10,7 +10,7 @@ from litex.gen import *
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START
 from roce_soc.errors import ROW_WIDTH, index_of
 from roce_soc.opcodes import RNR_RETRY_INFINITE
-from roce_soc.transport.requester_rows import (
+from roce_soc.transport.requester.state import (
     ITEM_BITS, ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_SEEK, ITEM_START,
     completer_layout)
 

@@ -8,9 +8,9 @@ from migen import *
 from roce_soc.common import MAX_READS
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import RC_READ_REQUEST
-from roce_soc.transport.reply_ring import READ_LAYOUT
-from roce_soc.transport.reply_rows import LIFE_WIDTH
-from roce_soc.transport.responder_layout import READ_INDEX_WIDTH, reply_description
+from roce_soc.transport.reply.ring import READ_LAYOUT
+from roce_soc.transport.reply.rows import LIFE_WIDTH
+from roce_soc.transport.responder.layout import READ_INDEX_WIDTH, reply_description
 
 LOOK_UPS = 128     # duplicates of all QPs that wait to be looked up.
 

@@ -8,10 +8,11 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.attributes import pmtu_bytes
 from roce_soc.common import QPI_WIDTH, TARGET_WIDTH
 from roce_soc.opcodes import ACK_UNLIMITED, RC_ACKNOWLEDGE, RC_READ_RESPONSE_FIRST, RC_READ_RESPONSE_ONLY, SYNDROME_ACK
 from roce_soc.table import Table
-from roce_soc.transport.responder_layout import READ_INDEX_WIDTH, REPLY_ACK, REPLY_READ
+from roce_soc.transport.responder.layout import READ_INDEX_WIDTH, REPLY_ACK, REPLY_READ
 
 
 def quick_layout():
@@ -22,9 +23,9 @@ def quick_layout():
         ("target", TARGET_WIDTH), ("addr", 64)]
 
 
-# ReplyQuick ---------------------------------------------------------------------------------------
+# ReplyBypass --------------------------------------------------------------------------------------
 
-class ReplyQuick(LiteXModule):
+class ReplyBypass(LiteXModule):
     """Knows which QPs have nothing to send and stand; builds the reply while no operation is under way.
 
     Of a QP that is free an acknowledge changes nothing in its row: it needs no operation. A READ has its operation as
@@ -68,7 +69,7 @@ class ReplyQuick(LiteXModule):
         self.comb += [
             self.ready.eq(table.ready),
             quiet.eq(~table.we & ~Reduce("OR", [op.valid for op in ops])),
-            pmtu.eq(128 << sink.pmtu),
+            pmtu.eq(pmtu_bytes(sink.pmtu)),
             last.eq(sink.length <= pmtu),
             source.read.eq(sink.kind == REPLY_READ),
             source.valid.eq(sink.valid & quiet & row.free & ((sink.kind == REPLY_ACK) | source.read)),

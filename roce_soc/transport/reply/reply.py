@@ -10,17 +10,18 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.attributes import pmtu_bytes
 from roce_soc.bounds import counted
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, MAX_QPS, MAX_READS, QPI_WIDTH, refusal_description
 from roce_soc.opcodes import (
     ACK_UNLIMITED, NAK_PSN_SEQUENCE, RC_ACKNOWLEDGE, RC_READ_RESPONSE_FIRST, RC_READ_RESPONSE_LAST,
     RC_READ_RESPONSE_MIDDLE, RC_READ_RESPONSE_ONLY, SYNDROME_ACK)
-from roce_soc.transport.reply_again import LOOK_UPS, accept_again, connect_look_ups, look_up_known, look_up_layout
-from roce_soc.transport.reply_quick import ReplyQuick
-from roce_soc.transport.reply_ring import READ_LAYOUT, ReadRing
-from roce_soc.transport.reply_rows import LIFE_WIDTH, ReplyRows
-from roce_soc.transport.reply_send import TX_ACK, TX_INBAND, TX_MARK, TX_READ, ReplySend, send_layout
-from roce_soc.transport.responder_layout import (
+from roce_soc.transport.reply.again import LOOK_UPS, accept_again, connect_look_ups, look_up_known, look_up_layout
+from roce_soc.transport.reply.bypass import ReplyBypass
+from roce_soc.transport.reply.ring import READ_LAYOUT, ReadRing
+from roce_soc.transport.reply.rows import LIFE_WIDTH, ReplyRows
+from roce_soc.transport.reply.send import TX_ACK, TX_INBAND, TX_MARK, TX_READ, ReplySend, send_layout
+from roce_soc.transport.responder.layout import (
     READ_INDEX_WIDTH, REPLY_ACK, REPLY_CTL, REPLY_NAK, REPLY_READ, REPLY_READ_AGAIN, kill_description,
     reply_description)
 
@@ -109,7 +110,7 @@ class RoCEReply(LiteXModule):
         self.loads   = [Record(READ_LAYOUT, name=f"load{n}") for n in range(3)]
         for group in (self.ops, self.records, self.loads):
             self.sync += [after.eq(before) for before, after in zip(group, group[1:])]
-        self.quick = quick = ReplyQuick(n_qps, self.sink, self.ops)
+        self.quick = quick = ReplyBypass(n_qps, self.sink, self.ops)
         self.op, self.record, self.loaded = self.ops[2], self.records[2], self.loads[2]
         self.rows    = rows = ReplyRows(n_qps, self.ops)
         self.old, self.new = rows.old, rows.new
@@ -124,7 +125,7 @@ class RoCEReply(LiteXModule):
         # Whether one packet is enough, known one clock before it is asked.
         self.record_last, self.load_last = lasts = Signal(), Signal()
         for last, group in zip(lasts, (self.records, self.loads)):
-            self.sync += last.eq(group[1].length <= (128 << group[1].pmtu))
+            self.sync += last.eq(group[1].length <= pmtu_bytes(group[1].pmtu))
         self._add_choice()
         self._add_operation()
 
@@ -242,7 +243,7 @@ class RoCEReply(LiteXModule):
                 [getattr(cur, name).eq(getattr(entry, name)) for name in names], cur.first.eq(1), cur.turning.eq(~old.inband),
                 cur.last.eq(self.record_last),
             ),
-            pmtu.eq(128 << cur.pmtu),
+            pmtu.eq(pmtu_bytes(cur.pmtu)),
             self.next_last.eq(cur.length <= Cat(0, pmtu)),
             self.size.eq(Mux(self.last, cur.length, pmtu)),
             # Not `new.again`: what a turn decides by `waiting` may clear it.

@@ -9,7 +9,7 @@ from litex.gen import *
 
 from roce_soc.common import MAX_READS, QPI_WIDTH
 from roce_soc.table import Table, clocked_port
-from roce_soc.transport.responder_layout import READ_INDEX_WIDTH
+from roce_soc.transport.responder.layout import READ_INDEX_WIDTH
 
 # A READ as accepted. ack*: acknowledge that goes out before its first reply.
 READ_LAYOUT = [

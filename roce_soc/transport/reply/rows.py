@@ -6,8 +6,8 @@ from litex.gen import *
 
 from roce_soc.common import MAX_READS, QPI_WIDTH
 from roce_soc.table import Table
-from roce_soc.transport.reply_ring import READ_LAYOUT
-from roce_soc.transport.responder_layout import READ_INDEX_WIDTH
+from roce_soc.transport.reply.ring import READ_LAYOUT
+from roce_soc.transport.responder.layout import READ_INDEX_WIDTH
 
 # All that is known of a QP's replies. Flags: `inband`: a READ was accepted, so acknowledges travel with READ
 # replies; `mark`: a control operation is answered when what stands before it has been sent, `clean`: the row is zero

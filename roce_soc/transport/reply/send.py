@@ -15,8 +15,8 @@ from roce_soc.common import (
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import NAK_PSN_SEQUENCE
 from roce_soc.table import BypassFIFO, FlagTable, Table
-from roce_soc.transport.reply_quick import quick_layout
-from roce_soc.transport.responder_layout import READ_INDEX_WIDTH, kill_description
+from roce_soc.transport.reply.bypass import quick_layout
+from roce_soc.transport.responder.layout import READ_INDEX_WIDTH, kill_description
 from roce_soc.verbs import ACCESS_REMOTE_READ
 
 REPLIES   = 32    # packets waiting for their key check.

@@ -8,10 +8,10 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
+from roce_soc.attributes import pmtu_case
 from roce_soc.common import OWNER_REQUESTER, tx_packet_description
 from roce_soc.opcodes import opcode_of
-from roce_soc.transport.requester_rows import burst_layout
-from roce_soc.transport.requester_visit import pmtu_case
+from roce_soc.transport.requester.state import burst_layout
 
 ACK_PERIOD_BITS = 6     # at least one packet in 64 asks for an acknowledge.
 

@@ -10,14 +10,14 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.abi import QP_RTS, QP_SQD, QP_TYPE_RC
+from roce_soc.attributes import pmtu_case
 from roce_soc.bounds import counted
 from roce_soc.common import MAX_MESSAGE, TARGET_WIDTH, ctl_description, mr_request_description
 from roce_soc.errors import ROW_WIDTH, index_of
-from roce_soc.opcodes import PMTU_BYTES
 from roce_soc.table import BypassFIFO, KickQueue, kick_description
-from roce_soc.transport.requester_rows import (
+from roce_soc.transport.requester.state import (
     RING_BITS, burst_layout, requester_layout, rewind_description)
-from roce_soc.transport.requester_write import write_burst, write_ctl, write_rewind, write_visit
+from roce_soc.transport.requester.write import write_burst, write_ctl, write_rewind, write_visit
 from roce_soc.verbs import (
     SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, WC_OF_WR, WR_RDMA_READ,
     WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM, WR_SEND, WR_SEND_WITH_IMM)
@@ -31,11 +31,6 @@ STAGES       = 5            # clocks from taking a QP to its row's write.
 OPCODES      = (WR_SEND, WR_SEND_WITH_IMM, WR_RDMA_WRITE, WR_RDMA_WRITE_WITH_IMM, WR_RDMA_READ)
 
 VISIT, REWIND, CTL = range(3)
-
-
-def pmtu_case(code, body):
-    """Case over the path MTU codes: body(shift) gives the statements for an MTU of 2^shift bytes."""
-    return Case(code, {**{c: body(log2_int(size)) for c, size in PMTU_BYTES.items()}, "default": body(8)})
 
 
 # RequesterVisit -----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from migen import *
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, CTL_STOP
-from roce_soc.transport.requester_rows import REWIND_GO, REWIND_PAUSE
+from roce_soc.transport.requester.state import REWIND_GO, REWIND_PAUSE
 from roce_soc.verbs import ACCESS_LOCAL_WRITE
 
 

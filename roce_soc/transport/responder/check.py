@@ -11,9 +11,10 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.abi import QP_RTR, QP_TYPE_RC, QP_TYPE_UC
+from roce_soc.attributes import grants, pmtu_bytes
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, QPI_WIDTH, mr_request_description
 from roce_soc.table import Table
-from roce_soc.transport.responder_layout import *
+from roce_soc.transport.responder.layout import *
 from roce_soc.verbs import ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE
 
 MESSAGE_NONE, MESSAGE_SEND, MESSAGE_WRITE = range(3)
@@ -119,10 +120,10 @@ class RequestCheck(LiteXModule):
         distance, pmtu = Signal(24), Signal(13)
         self.comb += [
             distance.eq(p.psn - row.epsn),
-            pmtu.eq(128 << conn.pmtu),
+            pmtu.eq(pmtu_bytes(conn.pmtu)),
         ]
         in_message = (flags.send & (row.message == MESSAGE_SEND)) | (flags.write & (row.message == MESSAGE_WRITE))
-        granted    = flags.send | (flags.write & conn.access[1]) | (flags.read & conn.access[2])
+        granted    = flags.send | (flags.write & grants(conn.access, ACCESS_REMOTE_WRITE)) | (flags.read & grants(conn.access, ACCESS_REMOTE_READ))
         self.sync += [
             first.packet.eq(p.pseudo == PSEUDO_NONE),
             first.row_state.eq(~row.alive),
@@ -173,7 +174,7 @@ class RequestCheck(LiteXModule):
             # A packet that would have to wait and has no place is dropped; the peer sends it again.
             second.park.eq(take.park & ~p.full),
             second.full.eq(p.drop | (take.park & p.full)),
-            second.packets.eq(p.dma_length + (128 << conn.pmtu) - 1),
+            second.packets.eq(p.dma_length + pmtu_bytes(conn.pmtu) - 1),
             second.reads_done.eq(self.reads_done),
         ]
         return second

@@ -12,7 +12,7 @@ from roce_soc.bounds import counted
 from roce_soc.common import CTL_ERR, CTL_RESET, DATA_BYTES, QPI_WIDTH, ctl_description, rx_packet_description
 from roce_soc.packet.buffer import CHUNK_BEATS
 from roce_soc.table import InitWalker, Table, clocked_port
-from roce_soc.transport.responder_layout import (
+from roce_soc.transport.responder.layout import (
     PSEUDO_CTL, PSEUDO_KILL, PSEUDO_NONE, PSEUDO_SILENT, kill_description, packet_layout, sum_or)
 
 PARK_DEPTH   = 64    # parked packets of all QPs.

@@ -17,7 +17,7 @@ from roce_soc.errors import ERRORS, ROW_WIDTH
 from roce_soc.opcodes import ACK_UNLIMITED, SYNDROME_ACK, SYNDROME_RNR
 from roce_soc.queue.rq_layout import RQ_CTL_FLUSH, RQ_CTL_RESET, rq_ctl_description
 from roce_soc.table import BypassFIFO, KickQueue, Table, kick_description
-from roce_soc.transport.responder_layout import *
+from roce_soc.transport.responder.layout import *
 from roce_soc.verbs import WC_FLAG_WITH_IMM, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_SUCCESS
 
 VERDICTS    = 32    # packets between check and placement.

@@ -12,7 +12,7 @@ from roce_soc.bounds import counted
 from roce_soc.common import QPI_WIDTH
 from roce_soc.errors import ROW_WIDTH
 from roce_soc.table import FlagTable, Table
-from roce_soc.transport.requester_rows import (
+from roce_soc.transport.requester.state import (
     ITEM_BITS, ITEM_ERROR, ITEM_NONE, ITEM_SEEK, PSN_WIDTH, item_description)
 
 

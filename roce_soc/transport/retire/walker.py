@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Retire walker: completions of send work requests in order, rewinds, errors and flush; timer scanner.
+"""Retire walker: completions of send work requests in order, rewinds, errors and flush.
 
 Ref: InfiniBand Architecture vol. 1 ch. 9.7.6.1 (time-out, retry), 10.3.1 (error state), 10.8.5 (order of completions).
 """
@@ -9,16 +9,14 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.abi import EVENT_QP_FATAL, QP_SQD
-from roce_soc.common import TICK_CYCLES, cqe_description, event_description, refusal_description
+from roce_soc.common import cqe_description, event_description, refusal_description
 from roce_soc.errors import BY_INDEX, ROW_WIDTH, index_of
 from roce_soc.table import FlagTable, KickQueue, kick_description
-from roce_soc.transport.requester_rows import (
+from roce_soc.transport.requester.state import (
     ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_SEEK, ITEM_START,
-    LOCAL_FAULT, REWIND_GO, REWIND_PAUSE, REWIND_SEEK, RING_BITS, TIME_WIDTH, item_description,
+    LOCAL_FAULT, REWIND_GO, REWIND_PAUSE, REWIND_SEEK, RING_BITS, item_description,
     local_description, rewind_description, walker_layout)
 from roce_soc.verbs import WC_SUCCESS
-
-SCAN_CYCLES = 4      # clocks from one QP's timer visit to the next QP's.
 
 
 # RetireWalker -------------------------------------------------------------------------------------
@@ -340,53 +338,3 @@ class RetireWalker(LiteXModule):
     def is_drained(self, qpi):
         """Whether a QP in SQD has done all that was begun (expression, same clock); call before finalisation."""
         return self.flags.read(qpi)
-
-
-# TimerScanner -------------------------------------------------------------------------------------
-
-class TimerScanner(LiteXModule):
-    """Time base, and a visit of every QP in turn: there is no timer to arm, cancel or leak.
-
-    Parameters
-    ----------
-    n_qps : int
-        QPs, a power of two.
-
-    Endpoints
-    ---------
-    scan : kick_description(), out
-    tick_cycles : in
-        Engine clocks a tick; its reset value is that of a board, simulations write smaller ones.
-    now : out
-        Ticks since reset.
-
-    Latency: each QP once in n_qps*SCAN_CYCLES clocks; a time-out is never early and late by at most that.
-    """
-    def __init__(self, n_qps):
-        # Stream Endpoints.
-        self.scan        = scan = stream.Endpoint(kick_description())
-        self.tick_cycles = Signal(16, reset=TICK_CYCLES)
-        self.now         = now  = Signal(TIME_WIDTH)
-
-        # # #
-
-        divider = Signal(16)
-        wait    = Signal(max=SCAN_CYCLES)
-        qpi     = Signal(log2_int(n_qps))
-        self.comb += [
-            scan.valid.eq(wait == 0),
-            scan.qpi.eq(qpi),
-        ]
-        self.sync += [
-            divider.eq(divider + 1),
-            If(divider + 1 >= self.tick_cycles,
-                divider.eq(0),
-                now.eq(now + 1),
-            ),
-            If(wait != 0,
-                wait.eq(wait - 1),
-            ).Elif(scan.ready,
-                wait.eq(SCAN_CYCLES - 1),
-                qpi.eq(qpi + 1),
-            )
-        ]
