@@ -21,11 +21,11 @@ from litex.soc.integration.soc_core import SoCCore
 from litex.soc.interconnect import stream, wishbone
 
 from roce_soc import abi, firmware, tree
-from roce_soc.capability import MemoryTarget
 from roce_soc.clocks import ClockLink, bound_delay
 from roce_soc.common import event_description
 from roce_soc.core import RoCECore
 from roce_soc.memory.control import MemoryControl
+from roce_soc.memory.router import MemoryHub
 from roce_soc.memory.sram import RoCESRAM
 from roce_soc.network.slowpath import RoCESlowPath
 from roce_soc.timebase import tick_cycles_of
@@ -98,6 +98,8 @@ def add_roce(soc, phy, *,
     mac_address     = DEFAULT_MAC,
     ip_address      = DEFAULT_IP,
     memory_size     = 1 << 20,
+    memories        = (),
+    hub             = None,
     with_engine     = True,
     with_slowpath   = True,
     slow_clk_freq   = None,
@@ -120,6 +122,11 @@ def add_roce(soc, phy, *,
         Own addresses after reset; software may change the slow path's, QPs carry their own.
     memory_size : int
         Bytes of on-chip memory that the engine reads and writes (target 0), a power of two from 64 KiB.
+    memories : list of modules
+        Further memories, targets 1, 2, ...: adapters as MemoryHub wants them, each with its `target`, made a part of the SoC here, in the
+        engine's clock. One with a `bus` (Wishbone) gets the region `<name>_memory<n>`.
+    hub : MemoryHub
+        That of another port (`core.hub`), in the same clock: both engines then use its memories; `memory_size` and `memories` are its.
     with_engine : bool
         False: link and slow path alone, every frame takes the slow path.
     with_slowpath : bool
@@ -143,6 +150,8 @@ def add_roce(soc, phy, *,
         raise ValueError(f"memory_size must be a power of two from {1 << 16}, not {memory_size!r}")
     if not (with_engine or with_slowpath):
         raise ValueError("with_engine and with_slowpath are both False: nothing would take the port's frames")
+    if hub is not None and memories:
+        raise ValueError("memories belong to the port whose hub is given: pass one of the two")
     if phy.engine_domain != clock_domain:
         raise ValueError(f"clock_domain must be the PHY's, {phy.engine_domain!r}, not {clock_domain!r}")
     parameters = {"clock_domain": clock_domain, **(engine_parameters or {})}
@@ -151,7 +160,8 @@ def add_roce(soc, phy, *,
         raise ValueError(f"the engine's clock must be {ENGINE_HZ[0]:.0f}..{ENGINE_HZ[1]:.0f} Hz, not {engine_hz:.0f}")
     if clock_domain != "sys" and hasattr(soc.platform.toolchain, "pre_optimize_commands"):
         bound_delay(soc.platform, clock_of(soc, "sys"), clock_of(soc, clock_domain), 1e9/max(soc.clk_freq, engine_hz))
-    core = add_engine(soc, phy, name, memory_size, clk_freq or soc.clk_freq, parameters) if with_engine else None
+    adapters = hub.targets if hub else [RoCESRAM(memory_size), *memories]
+    core     = add_engine(soc, phy, name, adapters, hub, clk_freq or soc.clk_freq, parameters) if with_engine else None
     if with_slowpath:
         if with_engine:
             link = core.link
@@ -170,8 +180,8 @@ def add_roce(soc, phy, *,
     return core
 
 
-def add_engine(soc, phy, name, memory_size, clk_freq, parameters):
-    """Engine with its on-chip memory, doorbell window and interrupt; returns it.
+def add_engine(soc, phy, name, adapters, hub, clk_freq, parameters):
+    """Engine on its memories, doorbell window and interrupt; returns it. `hub` of another port, or None: one is made.
 
     Memory and doorbells are two slaves, maybe in another clock: both acknowledge a write when it has landed, and a master
     makes one access at a time, so a doorbell acts after every write before it.
@@ -179,29 +189,38 @@ def add_engine(soc, phy, name, memory_size, clk_freq, parameters):
     # In simulation the clock's frequency is a name only, and the tick a register.
     if not parameters.get("scalable_ticks"):
         parameters = {"tick_cycles": tick_cycles_of(clk_freq), **parameters}
-    core = RoCECore(memories=(MemoryTarget(abi.MEMORY_SRAM, memory_size),), **parameters)
+    core = RoCECore(memories=tuple(adapter.target for adapter in adapters), **parameters)
     soc.add_module(name=name, module=core)
     soc.comb += [phy.source.connect(core.rx), core.tx.connect(phy.sink)]
-
-    link   = core.link
-    memory = link.on_far(RoCESRAM(memory_size))
-    for port in (core.payload_write, core.completion_write, core.payload_read, core.descriptor_read):
-        memory.add_port(port)
-    soc.add_module(name=f"{name}_memory", module=memory)
-    soc.add_module(name=f"{name}_memory_control", module=MemoryControl(link, memory.hub))
     # LiteX would put every RAM that a module names on the register bus.
-    core.get_memories = memory.get_memories = list
-    for region, slave, size in ((f"{name}_memory", link.add_bus(memory.bus), memory_size),
-                                (f"{name}_doorbell", core.doorbell_bus, core.doorbells.size)):
-        soc.bus.add_slave(region, slave, allocate(soc, region, size))
+    core.get_memories = list
+    core.hub = hub or add_hub(soc, name, core.link, adapters)
+    for port in (core.payload_write, core.completion_write, core.payload_read, core.descriptor_read):
+        core.hub.add_port(port)
+    region = f"{name}_doorbell"
+    soc.bus.add_slave(region, core.doorbell_bus, allocate(soc, region, core.doorbells.size))
 
     # Events of the port, interrupt.
-    events = link.on_far(PortEvents(link.add_level(phy.status.fields.link_up, to_far=True)))
+    events = core.link.on_far(PortEvents(core.link.add_level(phy.status.fields.link_up, to_far=True)))
     soc.add_module(name=f"{name}_port_events", module=events)
     soc.comb += events.source.connect(core.port_event)
     if soc.irq.enabled:
         soc.irq.add(name, use_loc_if_exists=True)
     return core
+
+
+def add_hub(soc, name, link, adapters):
+    """The memories of a port behind a hub, each with a bus of its own as a region: <name>_memory, <name>_memory1, ...; returns the hub."""
+    hub = link.on_far(MemoryHub(adapters))
+    soc.add_module(name=f"{name}_hub", module=hub)
+    soc.add_module(name=f"{name}_memory_control", module=MemoryControl(link, hub))
+    for n, adapter in enumerate(adapters):
+        region = f"{name}_memory{n or ''}"
+        soc.add_module(name=region, module=link.on_far(adapter))
+        adapter.get_memories = list
+        if hasattr(adapter, "bus"):
+            soc.bus.add_slave(region, link.add_bus(adapter.bus), allocate(soc, region, adapter.target.size))
+    return hub
 
 
 class PortEvents(LiteXModule):

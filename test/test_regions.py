@@ -10,6 +10,8 @@ from litex.soc.integration.soc import SoCError, SoCRegion
 from litex.soc.integration.soc_core import SoCCore
 from litex.soc.interconnect import wishbone
 
+from roce_soc import abi
+from roce_soc.memory.sram import RoCESRAM
 from roce_soc.phy.model import RoCEPHYModel
 from roce_soc.soc import add_roce, allocate
 
@@ -66,6 +68,27 @@ def test_no_two_answer(ports, cpu, monkeypatch):
         name = slow.get(port, f"{port}_slowpath")
         whole, rx, tx = (soc.bus.regions[n] for n in (name, f"{name}_rx", f"{name}_tx"))
         assert whole.origin == rx.origin and rx.origin + rx.size == tx.origin and tx.origin + tx.size <= whole.origin + whole.size
+
+
+def test_further_memories_and_a_shared_hub():
+    """Each memory with a bus has its region, software is told of all; a second port on the same hub has no memories of its own."""
+    platform = SimPlatform("SIM", io=[("sys_clk", 0, Pins(1)), ("sys_rst", 0, Pins(1))])
+    soc = SoCCore(platform, 250_000_000, cpu_type="vexriscv", with_uart=False, with_timer=False, integrated_rom_size=0x1000,
+        integrated_sram_size=0x1000)
+    small  = dict(memory_size=1 << 16, engine_parameters=dict(scalable_ticks=True, **SMALL))
+    soc.phy, soc.phy2 = RoCEPHYModel(), RoCEPHYModel()
+    first  = add_roce(soc, soc.phy, memories=[RoCESRAM(1 << 15)], **small)
+    second = add_roce(soc, soc.phy2, name="nic", hub=first.hub, with_slowpath=False, **small)
+    regions = spans(soc)
+    assert {"roce_memory", "roce_memory1", "roce_doorbell", "nic_doorbell"} <= set(regions) and "nic_memory" not in regions
+    for core in (first, second):
+        words = {name: getattr(core.capability, name).status.reset.value for name in
+                 ("memories", "memory0", "memory0_pages", "memory1", "memory1_pages")}
+        assert list(words.values()) == [2, abi.MEMORY_SRAM, 16, abi.MEMORY_SRAM, 8]
+    assert len(first.hub.writes) == 4 and len(first.hub.targets) == 2
+    with pytest.raises(ValueError, match="pass one of the two"):
+        add_roce(soc, RoCEPHYModel(), name="third", hub=first.hub, memories=[RoCESRAM(1 << 15)], **small)
+    soc.finalize()
 
 
 def test_a_region_of_others_is_seen():

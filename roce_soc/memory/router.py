@@ -287,7 +287,8 @@ class MemoryHub(LiteXModule):
     Parameters
     ----------
     targets : list of adapters
-        Target number -> module with `write` (MemoryWritePort) and `get_read()` (a new MemoryReadPort).
+        Target number -> module with `write` (MemoryWritePort), `get_read()` (a new MemoryReadPort) and, for `add_roce`, `target`
+        (capability.MemoryTarget).
     timeout_cycles : int
         As the routers.
 

@@ -8,6 +8,8 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import wishbone
 
+from roce_soc.abi import MEMORY_SRAM
+from roce_soc.capability import MemoryTarget
 from roce_soc.common import (
     DATA_BYTES, DATA_WIDTH, MEM_NO_ADDRESS, MEM_OK, PAGE_BYTES, TAG_WIDTH)
 from roce_soc.memory.port import BEATS_WIDTH, MemoryReadPort, MemoryWritePort, beats_of
@@ -30,6 +32,11 @@ class RoCESRAM(LiteXModule):
     base : int
         Address of its first byte on the memory ports, a multiple of size.
 
+    Attributes
+    ----------
+    target : MemoryTarget
+        What software is told of it.
+
     Endpoints
     ---------
     write : MemoryWritePort, in
@@ -49,6 +56,7 @@ class RoCESRAM(LiteXModule):
         if base % size:
             raise ValueError(f"base must be a multiple of size ({size:#x}), not {base:#x}")
         self.size, self.base, self.dw = size, base, dw
+        self.target = MemoryTarget(MEMORY_SRAM, size)
         self.write = MemoryWritePort(dw)
         self.reads = []
         self.bus   = wishbone.Interface(data_width=BUS_WIDTH, address_width=32, addressing="word")
