@@ -17,6 +17,7 @@ if str(ROOT) not in sys.path:
 
 def pytest_addoption(parser):
     parser.addoption("--seed", default="1", help="seed of every random choice: a number, or 'random' (default: 1)")
+    parser.addoption("--sample", type=int, default=0, metavar="N", help="run N of the tests that were asked for, drawn by --seed (default: all)")
 
 
 def pytest_configure(config):
@@ -37,6 +38,14 @@ def pytest_configure(config):
     settings.register_profile("roce", deadline=None, derandomize=text == "1", print_blob=True,
                               database=None if text == "1" else DirectoryBasedExampleDatabase(ROOT / "build" / "hypothesis"))
     settings.load_profile("roce")
+
+
+def pytest_collection_modifyitems(config, items):
+    number = config.getoption("--sample")
+    if 0 < number < len(items):
+        chosen = set(random.Random(f"sample {config.option.seed}").sample(range(len(items)), number))
+        config.hook.pytest_deselected(items=[item for n, item in enumerate(items) if n not in chosen])
+        items[:] = [item for n, item in enumerate(items) if n in chosen]
 
 
 def pytest_report_header(config):

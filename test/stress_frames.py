@@ -30,7 +30,7 @@ LENGTH    = {"IP_CHECKSUM", "UDP_LENGTH", "RUNT", "ICRC"}   # a length that chan
 ROWS      = r"^core0\.(?!(buffer|decoder|monitor|turnaround)\.)"
 # Registers besides: what only looks (parser, checker, rows and memory that are read), what the timer scanner passes, and
 # the crossings that show counters in the registers' clock.
-REGISTERS = (r"^core0\.(?!(buffer|decoder|link|monitor|icrc|receive|receive_drain|turnaround)\.|command\.context\.row|"
+REGISTERS = (r"^core0\.(?!(buffer|decoder|link|monitor|icrc|receive|receive_drain|turnaround)\.|command\.context\.table\.later|"
              r"send\.completer\.decide\.([^.]*$|state\.)|send\.requester\.visit\.sq\.(data|err)$)")
 
 
