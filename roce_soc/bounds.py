@@ -25,6 +25,9 @@ class Bound(LiteXModule):
     broken : Signal(), out
         The condition was true in some clock since power-up; a reset does not clear it.
     of : the stream whose items are lost then, or None.
+
+    Latency: 1 clock from the condition to `broken`.
+    Errors : none.
     """
     def __init__(self, condition, kept_by, of=None):
         self.kept_by, self.of = kept_by, of

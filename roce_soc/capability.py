@@ -60,7 +60,10 @@ def capability_words(*, n_qps, n_mrs, n_cqs, n_rqs, memories=(), features=FEATUR
 # RoCECapability -----------------------------------------------------------------------------------
 
 class RoCECapability(LiteXModule):
-    """Read-only registers, one per entry of :func:`capability_words`."""
+    """Read-only registers, one per entry of :func:`capability_words`.
+
+    Latency: none. Errors: none.
+    """
     def __init__(self, words):
         for name, (value, description) in words.items():
             setattr(self, name, CSRStatus(32, reset=value, name=name, description=description))

@@ -83,6 +83,9 @@ class RoCECore(LiteXModule):
     ev.irq : interrupt of the event queue's causes
     ready : tables are initialised.
     link : ClockLink from sys to the engine's clock, for what else lies on both sides.
+
+    Latency: doc/architecture.md has the walk clock by clock, README.md the budgets.
+    Errors : rows of errors.py, by the parts that check them.
     """
     def __init__(self, *, n_qps=DEFAULT_QPS, n_mrs=DEFAULT_MRS, n_cqs=DEFAULT_CQS, n_chunks=512, doorbell_pages=16,
                  memories=(), scalable_ticks=False, tick_cycles=TICK_CYCLES, clock_domain="sys"):

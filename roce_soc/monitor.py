@@ -154,6 +154,8 @@ class MonitorWindow(LiteXModule):
     counter, line : ports of SharedTables, in the far clock.
     latency : int
         Of the tables.
+
+    Latency: `status` tells when what was selected is shown. Errors: none; a number without a counter shows 0.
     """
     def __init__(self, link, counter, line, latency):
         self.counter_select = CSRStorage(fields=[
@@ -244,6 +246,8 @@ class RoCEMonitor(LiteXModule):
         Each has a MonitorWindow of its name, like its mailbox: index and value are two accesses.
 
     Counters are numbered: rows of errors.py by index, then traffic in the order given (`traffic_names`).
+
+    Latency: 1 clock from a refusal or pulse to its counter. Errors: lines without room, counted.
     """
     def __init__(self, refusals, traffic, link=None, masters=("firmware", "host")):
         link = ClockLink() if link is None else link

@@ -47,6 +47,7 @@ class InitWalker(LiteXModule):
     again : in, the walk begins anew.
 
     Latency: a row a clock from reset on.
+    Errors : none.
     """
     def __init__(self, depth):
         self.ready = Signal()
@@ -207,6 +208,8 @@ class FlagTable(LiteXModule):
     ---------
     set, set_adr, clear, clear_adr : in
     read(adr) : flag, same clock.
+
+    Latency: none. Errors: none.
     """
     def __init__(self, depth):
         self.set,   self.set_adr   = Signal(), Signal(max=depth)
@@ -260,6 +263,7 @@ class KickQueue(LiteXModule):
     source : kick_description(), out
 
     Latency: kick to source 1 clock.
+    Errors : none; each QP has its place (a bound).
     """
     def __init__(self, n_qps, n_kicks):
         bits = log2_int(n_qps)
@@ -322,6 +326,7 @@ class BypassFIFO(LiteXModule):
         Items are beats with first and last; else each is a token with both set.
 
     Latency: 0 clocks when empty, else 1.
+    Errors : none.
     """
     def __init__(self, layout, depth, frames=False):
         self.sink, self.source = sink, source = stream.Endpoint(layout), stream.Endpoint(layout)
@@ -355,6 +360,7 @@ class BypassQueue(LiteXModule):
     """As BypassFIFO for tokens, wide and deep: block RAM does, and what waits stands in a register.
 
     Latency: 0 clocks when empty, else 3 at most.
+    Errors : none.
     """
     def __init__(self, layout, depth):
         self.sink, self.source = sink, source = stream.Endpoint(layout), stream.Endpoint(layout)

@@ -30,6 +30,8 @@ class TimeBase(LiteXModule):
         The registers are near, the timer scanner is far; default one clock.
 
     `now` comes from the timer scanner, `cycles` goes to it.
+
+    Latency: that of the link. Errors: none.
     """
     def __init__(self, now, scalable=False, tick_cycles=TICK_CYCLES, link=None):
         link = ClockLink() if link is None else link

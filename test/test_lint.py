@@ -259,6 +259,17 @@ def test_no_folder_imports_its_importers():
     assert {"queue", "transport.requester", "packet"} <= set(folders)
     assert circles(folders) == []
 
+
+def test_every_module_says_latency_and_errors():
+    """The docstring of each public class of gateware tells how long it takes and how it fails, be it not at all."""
+    poor = []
+    for path in python_files("roce_soc"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and "LiteXModule" in map(ast.unparse, node.bases):
+                said  = ast.get_docstring(node) or ""
+                poor += [f"{name_of(path)}: {node.name} has no {word}" for word in ("Latency", "Errors") if not re.search(rf"\b{word} ?:", said)]
+    assert not poor, "\n".join(poor)
+
 # Text ---------------------------------------------------------------------------------------------
 
 NO_LICENCE_LINE = {".pcap", ".json", ".csv", ".txt", ".md", ".png", ".svg", ".init", ".in"}

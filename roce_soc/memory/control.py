@@ -26,6 +26,7 @@ class MemoryControl(LiteXModule):
         In the hub's clock: the target is in reset.
 
     Latency: some 5 clocks of each side.
+    Errors : none.
     """
     def __init__(self, link, hub):
         n_targets     = len(hub.restart)

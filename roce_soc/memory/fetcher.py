@@ -23,6 +23,7 @@ class PayloadFIFO(LiteXModule):
     """FIFO in block RAM that a beat passes at once when it is empty; one that was shown and not taken is kept.
 
     Latency: 0 clocks when empty, else 2; one beat a clock.
+    Errors : none; the reader of memory keeps its room.
     """
     def __init__(self, layout, depth):
         self.sink, self.source = sink, source = stream.Endpoint(layout), stream.Endpoint(layout)

@@ -88,6 +88,7 @@ class MemoryWriteArbiter(LiteXModule):
         Carries the arbiter's own tags; the masters get theirs back.
 
     Latency: 0 clocks each way, one command and one beat a clock.
+    Errors : none of its own; those of the memory pass.
     """
     def __init__(self, n_masters=2, depth=DEPTH, dw=DATA_WIDTH):
         if not 1 <= depth <= 1 << TAG_WIDTH:
@@ -150,6 +151,7 @@ class MemoryReadArbiter(LiteXModule):
         Tag: the master's, its number above it.
 
     Latency: as MemoryWriteArbiter.
+    Errors : none of its own; those of the memory pass.
     """
     def __init__(self, n_masters=2, tag_bits=4, dw=DATA_WIDTH):
         bits = bits_for(max(n_masters - 1, 1))

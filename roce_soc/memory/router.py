@@ -25,6 +25,7 @@ class MemoryWriteSplit(LiteXModule):
 
     Endpoints: port MemoryWritePort, in; ways list of MemoryWritePort, out.
     Latency: 0 clocks each way, one command and one beat a clock.
+    Errors : none of its own; those of the memories pass.
     """
     def __init__(self, n_ways, depth=DEPTH, dw=DATA_WIDTH):
         self.port = port = MemoryWritePort(dw)
@@ -88,6 +89,7 @@ class MemoryReadSplit(LiteXModule):
         False: answers of different ways come as they are ready, those of one way in order of issue.
 
     Latency: 0 clocks for the command; the answer 0 clocks with two ways, 2 with more.
+    Errors : none of its own; those of the memories pass.
     """
     def __init__(self, n_ways, read_beats=DEPTH, in_order=True, depth=DEPTH, dw=DATA_WIDTH):
         if read_beats < PAGE_BYTES//DATA_BYTES:
@@ -214,6 +216,7 @@ class MemoryWriteRouter(LiteXModule):
         As the watchdogs, a bit for each target.
 
     Latency: 1 clock towards the target, one beat a clock.
+    Errors : MEM_REFUSED for a target that does not exist, MEM_TIMEOUT for one that stops.
     """
     def __init__(self, n_targets=1, timeout_cycles=TIMEOUT_CYCLES, depth=DEPTH, dw=DATA_WIDTH):
         check_targets(n_targets)
@@ -237,6 +240,7 @@ class MemoryReadRouter(LiteXModule):
     in_order : False, answers of different targets come as they are ready (MemoryReadSplit).
 
     Latency: 1 clock each way, 2 more for the answer with several targets.
+    Errors : MEM_REFUSED for a target that does not exist, MEM_TIMEOUT for one that stops.
     """
     def __init__(self, n_targets=1, timeout_cycles=TIMEOUT_CYCLES, depth=DEPTH, dw=DATA_WIDTH, in_order=True):
         check_targets(n_targets)
@@ -304,6 +308,7 @@ class MemoryHub(LiteXModule):
         data of before; what it says about them later is dropped.
 
     Latency: 1 clock towards the memory, 1 clock back for reads, 2 more with several memories.
+    Errors : MEM_REFUSED for a target that does not exist, MEM_TIMEOUT for one that stops.
     """
     def __init__(self, targets, timeout_cycles=TIMEOUT_CYCLES):
         check_targets(len(targets))

@@ -21,6 +21,7 @@ class MemoryNoTarget(LiteXModule):
     """A write and a read port that answer every command with an error, beats of zeros.
 
     Latency: 2 clocks, one beat a clock.
+    Errors : every command is answered with its `err`.
     """
     def __init__(self, err=MEM_REFUSED, dw=DATA_WIDTH):
         self.write = write = MemoryWritePort(dw)
@@ -68,6 +69,7 @@ class OwnTags(LiteXModule):
     Signals: `issued`, `returned`, `restart` in; `issue` (tag of the next command), `owed` (answers to come) out.
 
     Latency: 1 clock.
+    Errors : none.
     """
     def __init__(self, depth):
         if not 1 <= depth <= 1 << (TAG_WIDTH - 1):
@@ -118,6 +120,7 @@ class MemoryWriteTimeout(LiteXModule):
         Nothing is outstanding, nothing is owed.
 
     Latency: 1 clock; a command is passed on when the one before has all its data.
+    Errors : MEM_TIMEOUT as above; those of the memory pass.
     """
     def __init__(self, cycles=TIMEOUT_CYCLES, depth=DEPTH, dw=DATA_WIDTH):
         if cycles < 2:
@@ -212,6 +215,7 @@ class MemoryReadTimeout(LiteXModule):
     """Answers for a memory that has not returned read data in time; as MemoryWriteTimeout.
 
     Latency: 1 clock in the command, 1 in the data.
+    Errors : MEM_TIMEOUT as above; those of the memory pass.
     """
     def __init__(self, cycles=TIMEOUT_CYCLES, depth=DEPTH, dw=DATA_WIDTH):
         if cycles < 2:

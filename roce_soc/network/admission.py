@@ -22,6 +22,8 @@ class ReceiveAdmission(LiteXModule):
     ---------
     admit_own : Signal, out
         For RoCEDecoder, far.
+
+    Latency: that of the link. Errors: none.
     """
     def __init__(self, link=None):
         link = ClockLink() if link is None else link

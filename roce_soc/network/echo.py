@@ -187,6 +187,7 @@ class EchoSenders(LiteXModule):
         As LiteEthARPTable. `failed`: not among the last ROWS senders; LiteEth drops that answer.
 
     Latency: 1 clock.
+    Errors : `failed`.
     """
     def __init__(self):
         # Stream Endpoints.

@@ -43,6 +43,8 @@ class ExtensionHeaders(LiteXModule):
         The clock after: two beats, and the same flag.
     found, size : out
         With `window`: there is one, behind `size` bytes of extension headers.
+
+    Latency: `found` in the clock of `window`. Errors: none.
     """
     def __init__(self, dw=DATA_WIDTH):
         self.load, self.tagged, self.beat = Signal(), Signal(), Signal(dw)

@@ -50,6 +50,7 @@ class WholeFrameFIFO(LiteXModule):
     source : {data, lane}, out
 
     Latency: first beat out in the clock of the last beat in, a clock later where both are one; one beat a clock.
+    Errors : none; the writer looks at `free` (a bound where it need not).
     """
     def __init__(self, depth, reserves=True, dw=DATA_WIDTH):
         if depth < 4 or depth & (depth - 1):
@@ -144,6 +145,7 @@ class ControlFIFO(LiteXModule):
     sink, reserve, unused, free, source : as WholeFrameFIFO.
 
     Latency: 0 clocks while it is empty; one beat a clock.
+    Errors : none; as WholeFrameFIFO.
     """
     def __init__(self, depth, dw=DATA_WIDTH):
         if depth < 4:
@@ -181,6 +183,7 @@ class SlowIntake(LiteXModule):
     """Slow-path frames for a WholeFrameFIFO: last lane as a number, lanes behind it zero.
 
     Latency: 2 clocks, one beat a clock.
+    Errors : none.
     """
     def __init__(self, fifo, dw=DATA_WIDTH):
         self.sink = sink = stream.Endpoint(roce_wire_description(dw))

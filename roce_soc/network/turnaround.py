@@ -37,6 +37,7 @@ class RoCETurnaround(LiteXModule):
         One clock for each frame of the wire that found no room: dropped whole, or cut and marked at its last beat.
 
     Latency: none when nothing waits, one beat a clock.
+    Errors : `lost`.
     """
     def __init__(self, dw=DATA_WIDTH):
         self.wire   = wire   = stream.Endpoint(roce_wire_description(dw))

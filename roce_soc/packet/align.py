@@ -44,6 +44,7 @@ class ByteRotator(LiteXModule):
         former step's bytes fill.
 
     Latency: 2 clocks, one step a clock, never stalls.
+    Errors : none.
     """
     LATENCY = 2
 

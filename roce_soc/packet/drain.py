@@ -32,6 +32,7 @@ class ReceiveDrain(LiteXModule):
     ctl : ctl_description(), in; ctl_done : pulse, out
 
     Latency: 8 clocks when nothing is under way.
+    Errors : none.
     """
     def __init__(self, head, verdict, stored, records):
         self.ctl      = stream.Endpoint(ctl_description())

@@ -57,6 +57,7 @@ class HeaderBuilder(LiteXModule):
         last beat without ICRC, `extra`: the ICRC needs one more; `beats` counts all with it.
 
     Latency: 3 clocks, one packet a clock.
+    Errors : none.
     """
     def __init__(self, context_port):
         self.bits     = 8*header.MAX_HEADER_BYTES

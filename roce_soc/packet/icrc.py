@@ -85,6 +85,8 @@ class ICRCMask(LiteXModule):
     """Gives a beat the values the ICRC covers: fields that routers change read as ones.
 
     `masked` follows `data` in the same clock; `first`, `second` say which beat of the frame it is.
+
+    Latency: none. Errors: none.
     """
     def __init__(self, dw=DATA_WIDTH):
         self.data   = Signal(dw)
@@ -132,6 +134,8 @@ class ICRCRegister(LiteXModule):
 
     `data` (covered bytes, others zero) with `valid` and `first`; two clocks later `register` holds the
     CRC up to and including that beat; `coming` is what it will be, one clock before.
+
+    Latency: 2 clocks, one beat a clock. Errors: none.
     """
     def __init__(self, behind=0, dw=DATA_WIDTH):
         self.valid    = Signal()
@@ -189,6 +193,7 @@ class ICRCInserter(LiteXModule):
         before. No ready.
 
     Latency: 3 clocks, one beat a clock.
+    Errors : none.
     """
     LATENCY = 3
 

@@ -88,6 +88,9 @@ class RoCEPHY(LiteXModule):
     `status` is live. `latched` remembers: a bit stays 1 from the event until a 1 is written to it, so
     read it twice (read, write back what was read, read again): the first value is history, the second
     says what still holds. Counters are 32 bits, free-running, wrap, and are read in one word.
+
+    Latency: the derived class's.
+    Errors : frames that the line side marks bad come with `error`; counters count them.
     """
     dw                      = 512
     with_preamble_crc       = False

@@ -93,6 +93,8 @@ class CMACHardBlock(LiteXModule):
     tx_enable, send_rfi, tx_rsfec, rx_enable, rx_rsfec (in, T); status (out, T): dict of STATUS.
     tx_{data, keep, last, valid, error} (in, T), tx_ready (out, T): a frame must come without holes while ready.
     rx_{data, keep, last, valid, error} (out, T): no ready. `error` on last: bad FCS, bad length, bad code.
+
+    Latency: the IP's. Errors: `error` as above.
     """
     def __init__(self, platform, pads, init_clk, config, name="roce_cmac"):
         self.clk          = Signal()

@@ -27,7 +27,10 @@ MAX_BEATS = (MAX_FRAME + DATA_BYTES - 1)//DATA_BYTES
 
 
 class LineSide(LiteXModule):
-    """A core's stream port: valid, last, data, keep, error, and ready where the core may stall."""
+    """A core's stream port: valid, last, data, keep, error, and ready where the core may stall.
+
+    Latency: none. Errors: none of its own.
+    """
     def add_line(self):
         self.valid = Signal()
         self.last  = Signal()

@@ -61,6 +61,7 @@ class CommandOwner(LiteXModule):
         Every operation has been answered.
 
     Latency: 1 clock to `ctl`, 1 clock from `done` to `idle`.
+    Errors : none; what an owner does not answer is counted in `owed`.
     """
     def __init__(self):
         self.sink = sink = stream.Endpoint(ctl_description())

@@ -33,6 +33,7 @@ class QPContext(LiteXModule):
         Must be called before finalisation.
 
     Latency: row valid two clocks after adr, one read a clock. `ready` rises when all rows are zero.
+    Errors : none.
     """
     def __init__(self, n_qps):
         if n_qps < 16 or n_qps > MAX_QPS or n_qps & (n_qps - 1):

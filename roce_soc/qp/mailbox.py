@@ -25,6 +25,8 @@ class CommandEnd(LiteXModule):
 
     `request` with `opcode` stands until `done` (in, pulse) with `code` and `info`; `taken` (in, pulse) tells when it is begun. From then
     on `word` is the argument word at `at` (in), in the same clock, and `answer_we` (in) puts `answer` (in) there.
+
+    Latency: none. Errors: `code`, CODE_* of the ABI.
     """
     def add_port(self):
         """Makes the signals."""
@@ -54,6 +56,8 @@ class CommandMailbox(CommandEnd):
 
     Write the words through `index` and `data` (which counts the index up), then `go`; poll `status`.
     After a query the words hold the answer: set `index`, read `value`. Words have no value before they are written.
+
+    Latency: a word a clock to the port once the command is begun. Errors: `code` in `status`, CODE_* of the ABI.
     """
     def __init__(self):
         self.index = CSRStorage(fields=[

@@ -48,6 +48,7 @@ class DoorbellWindow(LiteXModule):
         DOORBELL: an offset without meaning, or a write of less than 32 bits.
 
     Latency: 2 clocks; one doorbell every 3 clocks.
+    Errors : row DOORBELL, as `refusal`.
     """
     def __init__(self, pages=16):
         if pages < 1 or pages > 1 << PAGE_WIDTH or pages & (pages - 1):

@@ -62,6 +62,7 @@ class PushSlots(LiteXModule):
         Slot of `page`, one clock later.
 
     Latency: 1 clock.
+    Errors : none; words that are missing make the push a doorbell.
     """
     def __init__(self, pages, dw=DATA_WIDTH):
         bits = max(1, log2_int(pages))
@@ -138,6 +139,7 @@ class InlineReads(LiteXModule):
     port : MemoryReadPort, out
 
     Latency: none to memory and back; held data comes one clock after its command.
+    Errors : none of its own; those of the memory pass.
     """
     def __init__(self, sink, max_reads, dw=DATA_WIDTH):
         self.load   = Signal()

@@ -34,6 +34,7 @@ class SendQueueForget(LiteXModule):
         Clear the tag of `slot`; clear the position; of the QP of `ctl`, when the port is free.
 
     Latency: 12 clocks, and what the memory takes for the reads that are open.
+    Errors : none.
     """
     def __init__(self, open_, done, n_slots):
         self.ctl      = ctl = stream.Endpoint(ctl_description())

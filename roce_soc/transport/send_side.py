@@ -31,6 +31,8 @@ class RoCESendSide(LiteXModule):
     completer.response, completer.place, completer.done, completer.ctl, completer.refusal : responses
     walker.cqe, walker.event, walker.ctl_done         : completions, fatal events; answers completer.ctl
     scanner.tick_cycles                               : clocks a tick
+
+    Latency: README.md, B4, B7. Errors: rows of REQUESTER, COMPLETER and QUEUE, by the parts.
     """
     def __init__(self, context, requester_mr, completer_mr):
         self.state     = state     = SendState(context.n_qps)

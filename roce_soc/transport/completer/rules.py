@@ -44,6 +44,7 @@ class CompleterRules(LiteXModule):
     verdict : Record
         `write` the row (`row_*`); `place` the payload; `tell` the walker `action`; `error` row of errors.py.
 
+    Latency: none.
     Errors : ACK_GHOST, ACK_BEYOND_SENT, SYNDROME_RESERVED: ignored. IMPLIED_NAK: retried. RETRY_EXCEEDED,
     RNR_EXCEEDED, NAK_*, BAD_RESPONSE, READ_LENGTH: the oldest message fails, the QP is dead until RESET.
     """

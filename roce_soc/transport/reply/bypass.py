@@ -48,6 +48,8 @@ class ReplyBypass(LiteXModule):
         What the sink's record becomes, `valid` when nothing is before it; same clock.
     ready
         Table is initialised.
+
+    Latency: none. Errors: none.
     """
     def __init__(self, n_qps, sink, ops):
         bits = log2_int(n_qps)

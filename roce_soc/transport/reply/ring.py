@@ -42,6 +42,8 @@ class ReadRing(LiteXModule):
         clocks later, valid one clock.
     known, found, index, hit : out
         The sink's READ has been looked up; found: it is covered by entry `index`. Held until `taken`, with the sink.
+
+    Latency: a load 5 clocks; a look-up at most 6 clocks and one an entry. Errors: `found` 0.
     """
     def __init__(self, n_qps, sink):
         bits = log2_int(n_qps)

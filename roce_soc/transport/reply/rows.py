@@ -42,6 +42,8 @@ class ReplyRows(LiteXModule):
     ---------
     old : row of the operation at clock 2.
     new : in, what it becomes; written at the end of the clock when the operation is valid.
+
+    Latency: 2 clocks from the address to `old`, one operation a clock. Errors: none.
     """
     def __init__(self, n_qps, ops):
         self.old, self.new = Record(ROW_LAYOUT), Record(ROW_LAYOUT)

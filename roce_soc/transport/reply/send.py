@@ -58,6 +58,9 @@ class ReplySend(LiteXModule):
     done : Table
         READs answered completely, modulo 32.
     ctl_done : out, pulse
+
+    Latency: that of the key check; a `quick` reply leaves in its clock.
+    Errors : MR_* and MEMORY_FAULT, told by `fail`.
     """
     def __init__(self, n_qps):
         self.sink    = stream.Endpoint(send_layout())

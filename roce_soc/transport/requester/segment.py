@@ -37,6 +37,7 @@ class RequesterSegment(LiteXModule):
         A packet is on its way; all packets of a burst are, or are not sent any more. Control is left out.
 
     Latency: 2 clocks, then one packet a clock.
+    Errors : none; bursts of an older generation are dropped.
     """
     def __init__(self, state):
         # Stream Endpoints.

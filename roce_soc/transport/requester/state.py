@@ -125,6 +125,8 @@ class SendState(LiteXModule):
     ----------
     requester, generation : requester  pushed, outstanding, reads, halted, faulty, wire, busy : its launch stage
     completer, una, read_head : completer   walker, tail : retire walker
+
+    Latency: that of each Table. Errors: none.
     """
     def __init__(self, n_qps):
         self.n_qps = n_qps

@@ -46,6 +46,9 @@ class RequestExecute(LiteXModule):
         For each record of another length.
     source : verdict_layout, out
         The verdict with its final row, in place order.
+
+    Latency: that of the key check; the place record goes ahead of it.
+    Errors : MR_*, RECV_PROTECTION.
     """
     def __init__(self, n_qps):
         self.verdict = stream.Endpoint(verdict_layout())
@@ -150,6 +153,9 @@ class RequestAnswer(LiteXModule):
         QPs whose peer sent its first good request while they were in RTR; each once in a life.
     outcome : {valid, lost}, in
         What became of each good completion, in order.
+
+    Latency: 2 clocks from `done`, one packet a clock.
+    Errors : the verdict's row, MEMORY_FAULT; a lost completion silences the QP.
     """
     def __init__(self, n_qps):
         self.sink    = sink = stream.Endpoint(verdict_layout())

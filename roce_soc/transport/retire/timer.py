@@ -34,6 +34,7 @@ class TimerScanner(LiteXModule):
         Ticks since reset.
 
     Latency: each QP once in n_qps*SCAN_CYCLES clocks; a time-out is never early and late by at most that.
+    Errors : none.
     """
     def __init__(self, n_qps):
         # Stream Endpoints.
