@@ -6,6 +6,7 @@
     ./sim/resources.py --module send --paths 20  # one, with its deepest paths
     ./sim/resources.py --joined --qps 1024       # paths through module borders too, and the whole engine's sums
     ./sim/resources.py --check                   # compare with the recorded floors; --record writes them
+    ./sim/resources.py --check --only-changed    # the same, mapping only what has changed since they were recorded
 
 Levels are counted from register to register, mapped / repacked (sim/synthesis/netlist.py; doc/performance.md has the method).
 Exit status: 0 good, 1 worse than a floor or a fault of the netlist, 2 bad argument, 3 no yosys.
@@ -89,6 +90,11 @@ def joined(found):
 FLOORED = ("lut", "packed", "lutram", "ff", "bram36", "uram", "mapped", "repacked", "over7", "carry", "loads")
 
 
+def changed(found, floors):
+    """Those of [Part] that are not what their floor was recorded of: the same Verilog gives the same netlist."""
+    return [part for part in found if floors.get(part.name, {}).get("key") != mapping.key_of(part)]
+
+
 def worse(rows, floors):
     """Yields a sentence for each figure that is worse than its floor, and for each module without one."""
     for name, row in rows.items():
@@ -110,15 +116,15 @@ def faults(rows):
 
 
 def recorded():
-    """The recorded floors: {"yosys": version, "modules": {module: figures}}."""
+    """The recorded floors: {"yosys": version, "modules": {module: figures and key of what was mapped}}."""
     return json.loads(FLOORS.read_text()) if FLOORS.exists() else {"yosys": "", "modules": {}}
 
 
-def record(rows):
-    """Writes floors."""
+def record(rows, keys):
+    """Writes floors; keys : {module: mapping.key_of}."""
     old = recorded()
     old["yosys"] = mapping.version()
-    old["modules"].update({name: {key: row[key] for key in FLOORED} for name, row in rows.items()})
+    old["modules"].update({name: {**{key: row[key] for key in FLOORED}, "key": keys[name]} for name, row in rows.items()})
     lines = [f'  "{name}": {json.dumps(row)}' for name, row in sorted(old["modules"].items())]
     FLOORS.write_text('{"yosys": ' + json.dumps(old["yosys"]) + ', "modules": {\n' + ",\n".join(lines) + "\n}}\n")
 
@@ -171,11 +177,14 @@ def arguments_of(argv):
     parser.add_argument("--mrs", type=int, default=DEFAULT_MRS, help=f"memory regions (default {DEFAULT_MRS})")
     parser.add_argument("--paths", type=int, default=0, metavar="N", help="print the N deepest paths of each module shown")
     parser.add_argument("--check", action="store_true", help="compare with the recorded floors (default sizes only)")
+    parser.add_argument("--only-changed", action="store_true", help="leave out modules whose Verilog is that of their recorded floor")
     parser.add_argument("--record", action="store_true", help="write the floors")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     arguments = parser.parse_args(argv)
     if (arguments.check or arguments.record) and (arguments.qps, arguments.mrs) != (DEFAULT_QPS, DEFAULT_MRS):
         parser.error(f"floors are those of {DEFAULT_QPS} QPs and {DEFAULT_MRS} regions, not of {arguments.qps} and {arguments.mrs}")
+    if arguments.joined and arguments.only_changed:
+        parser.error("--joined takes all modules, --only-changed some: choose")
     if arguments.joined and arguments.module:
         parser.error("--joined takes all modules, --module one: choose")
     return parser, arguments
@@ -191,12 +200,17 @@ def main(argv=None):
     unknown = set(arguments.module) - {part.name for part in found}
     if unknown:
         parser.error(f"--module must be a module of the engine, not {', '.join(sorted(unknown))}")
+    floors = recorded()
+    if arguments.only_changed:
+        same  = len(found)
+        found = changed(found, floors["modules"])
+        console.print(f"{same - len(found)} modules are what their floors were recorded of; mapped anew: {', '.join(p.name for p in found) or 'none'}")
     rows  = of_parts(found)
     whole = joined(found) if arguments.joined else None
     if arguments.json:
         print(json.dumps({"qps": arguments.qps, "mrs": arguments.mrs, "yosys": mapping.version(), "modules": rows, "joined": whole}))
-    else:
-        console.print(table(rows, whole or (None if arguments.module else summed(rows))))
+    elif rows:
+        console.print(table(rows, whole or (None if arguments.module or arguments.only_changed else summed(rows))))
         for name, row in rows.items() if arguments.paths else ():
             show_paths(console, name, row, arguments.paths)
         if whole:
@@ -205,10 +219,9 @@ def main(argv=None):
             console.print(f"nets of more than {LIMITS['loads']} loads: {whole['nets_wide']}; loops: {whole['loops']}")
             show_paths(console, "whole", whole, arguments.paths or 10)
     if arguments.record:
-        record(rows)
+        record(rows, {part.name: mapping.key_of(part) for part in found})
     wrong = list(faults({**rows, **({"whole": whole} if whole else {})}))
     if arguments.check:
-        floors = recorded()
         if floors["yosys"] != mapping.version():
             console.print(f"floors were recorded with Yosys {floors['yosys']}, this is {mapping.version()}: not compared")
         else:

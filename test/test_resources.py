@@ -153,10 +153,18 @@ def test_new_module_needs_a_floor():
 def test_record(tmp_path, monkeypatch):
     """Modules that were not looked at keep their floors."""
     monkeypatch.setattr(resources, "FLOORS", tmp_path / "floors.json")
-    resources.record({"a": GOOD, "b": GOOD})
-    resources.record({"b": {**GOOD, "lut": 7}})
+    resources.record({"a": GOOD, "b": GOOD}, {"a": "a-1", "b": "b-1"})
+    resources.record({"b": {**GOOD, "lut": 7}}, {"b": "b-2"})
     kept = json.loads(resources.FLOORS.read_text())
-    assert kept["yosys"] == mapping.version() and kept["modules"] == {"a": GOOD, "b": {**GOOD, "lut": 7}}
+    assert kept["yosys"] == mapping.version()
+    assert kept["modules"] == {"a": {**GOOD, "key": "a-1"}, "b": {**GOOD, "lut": 7, "key": "b-2"}}
+
+
+def test_only_changed():
+    """A module is left out while its Verilog is that of its floor."""
+    one, two = (part(name, "input a, output reg q", "always @(posedge sys_clk) q <= a;") for name in ("one", "two"))
+    floors   = {"one": {"key": mapping.key_of(one)}, "two": {"key": "two-of-another-day"}}
+    assert resources.changed([one, two], floors) == [two] and resources.changed([one], {}) == [one]
 
 
 def test_floors_are_those_of_the_modules():
@@ -166,7 +174,7 @@ def test_floors_are_those_of_the_modules():
 
 
 @pytest.mark.parametrize("arguments,said", [
-    (["--module", "nothing"], "not nothing"), (["--qps", "100"], "not 100"), (["--joined", "--module", "mr"], "choose"),
+    (["--module", "nothing"], "not nothing"), (["--qps", "100"], "not 100"), (["--joined", "--module", "mr"], "choose"), (["--joined", "--only-changed"], "choose"),
     (["--check", "--qps", "16"], "floors are those of 256")])
 def test_bad_arguments(arguments, said):
     done = subprocess.run([sys.executable, str(TREE / "sim" / "resources.py"), *arguments], capture_output=True, text=True, cwd=TREE)
