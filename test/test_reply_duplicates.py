@@ -204,3 +204,17 @@ def test_a_duplicate_is_never_refused(so, how):
     b.read(1, 14, 600, va=0x2000)
     b.run(300)
     assert len(b.kill.recv_all()) == 1
+
+
+@pytest.mark.parametrize("at", [5, (1 << 22) + 5, (1 << 23) - 3])
+def test_inside_of_the_longest_read(so, at):
+    """2^31 bytes in packets of 256: asked for again from any of its PSNs, it goes on there."""
+    b = Bench(so)
+    b.reads.set(stall=1.0)
+    b.read(1, 0, 1 << 31, va=0)
+    b.run(100)
+    b.read(1, at, (1 << 31) - 256*at, va=256*at, kind=REPLY_READ_AGAIN)
+    b.run(60)
+    b.reads.set(stall=0)
+    b.run(300)
+    assert at in [psn for _, name, psn, *_ in b.take() if name == "FIRST"]

@@ -275,6 +275,23 @@ def test_err_flushes_in_order(seed):
         assert b.cqes[-1].wr_id == b.posted[0][-1]["wr_id"]
 
 
+def test_flushed_work_answers_no_control(seed):
+    """In ERR every message ends as flushed; the answer of a control operation comes with that operation alone."""
+    b = SendBench(seed, latency=(1, 30))
+    b.step = 1
+    b.connect(0)
+    b.post(0, WR_SEND, 5)
+    b.completed(1)
+    b.flushed(0)
+    done = []
+    serve, b.serve = b.serve, lambda: (done.append(b.sim.peek("wdone")), serve())
+    for _ in range(10):
+        b.post(0, WR_SEND, 5)
+    b.completed(11)
+    b.run(cycles=200)
+    assert [c.status for c in b.cqes[1:]] == [5]*10 and not any(done)
+
+
 @pytest.mark.parametrize("rnr", [False, True])
 def test_flush_after_rewind(seed, rnr):
     """Work flushed by a QP that was rewound counts behind all that is outstanding, whatever is acknowledged later.
