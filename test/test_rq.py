@@ -90,6 +90,19 @@ class Bench:
         self.sim.drain(self.ctl)
 
 
+def test_doorbell_of_no_queue(so):
+    """A queue that was never written, or was taken away, has no doorbell, whatever its row's page says: refused, and nothing is read."""
+    b = Bench(so)
+    b.open(2)
+    b.write.send(index=2, enable=0)
+    b.sim.drain(b.write)
+    for q in (1, 2):
+        b.bell.send(kind=1, page=0, queue=q, index=1)
+    b.sim.drain(b.bell)
+    b.sim.step(60)
+    assert [r.row for r in b.refusal.recv_all()] == [63]*2 and not b.memory.log()
+
+
 def test_order_wrap_and_cache(so):
     b = Bench(so)
     b.open(1, log2=4)
