@@ -135,6 +135,7 @@ class Table(LiteXModule):
         else:
             self.walker = None
             self.comb  += self.ready.eq(1)
+        self.reads = 0
         if distributed:
             self.memory = self._new_memory()
 
@@ -161,7 +162,13 @@ class Table(LiteXModule):
         """Row at `adr` in the same clock: a Signal, or a Record when the table has a layout. Distributed tables only."""
         if not self.distributed:
             raise ValueError("read needs a distributed table; get_port gives the row some clocks later")
-        port, row = self.memory.get_port(async_read=True), self._new_row()
+        # A copy for each reader: RAM with one read port maps to a deep primitive, with several to muxes of LUTs.
+        memory = self.memory
+        if self.reads:
+            memory = self._new_memory()
+            setattr(self, f"copy{self.reads}", memory)
+        self.reads += 1
+        port, row = memory.get_port(async_read=True), self._new_row()
         self.specials += port
         self.comb += port.adr.eq(adr), self._raw(row).eq(port.dat_r)
         return row
@@ -294,16 +301,17 @@ class KickQueue(LiteXModule):
                     k.ready.eq(~self.urgent.valid & self.ready),
                 ] for i, k in enumerate(self.kicks)}),
             ]
+        mine = pushed.read(qpi)
         self.comb += [
             self.ready.eq(pushed.ready & popped.ready),
             If(self.urgent.valid, qpi.eq(self.urgent.qpi), valid.eq(1)),
             # A QP that is popped in this clock counts as queued: its visit starts now and reads later.
-            queued.eq(pushed.read(qpi) ^ popped.read(qpi)),
+            queued.eq(mine ^ popped.read(qpi)),
             fifo.sink.valid.eq(valid & ~queued),
             fifo.sink.qpi.eq(qpi),
             pushed.we.eq(valid & ~queued),
             pushed.adr.eq(qpi),
-            pushed.row.eq(~pushed.read(qpi)),
+            pushed.row.eq(~mine),
             source.valid.eq(fifo.source.valid),
             source.qpi.eq(fifo.source.qpi),
             fifo.source.ready.eq(source.ready),

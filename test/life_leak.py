@@ -68,7 +68,8 @@ def leaks(sim):
     before, idle  = power_up()
     after, found  = sim.memories(), []
     # A table of the send side and a flag with one writer have a copy for each reader.
-    copies = {path: re.sub(r"(\.visit\..*|\.state\..*|\.popped\.|\.context\.table\.)memory\d+$", r"\1memory", path) for path in after}
+    copies = {path: re.sub(r"\.copy\d+$", ".memory", path) for path in after}
+    copies = {path: first if first != path else re.sub(r"(\.visit\..*|\.state\..*|\.popped\.|\.context\.table\.)memory\d+$", r"\1memory", path) for path, first in copies.items()}
     found += [f"{path} is not {first}" for path, first in copies.items()
         if first in after and after[path].raw != after[first].raw]
     tables = {path: rows for path, rows in after.items() if copies[path] == path and not any(before[path].raw)
