@@ -124,6 +124,7 @@ class _Far(LiteXModule):
     life's commands wait for that. `busy` (in): the target owes something.
     """
     def __init__(self, stop):
+        self.stop = stop
         self.drop, self.busy = Signal(), Signal()
 
         # # #
@@ -145,7 +146,6 @@ class _WriteFar(_Far):
     """Writes at the target: a command is offered when its data is whole, so that nothing but the target makes it wait."""
     def __init__(self, port, command, data, ack, stop):
         super().__init__(stop)
-        self.stop = stop
         drop = self.drop
 
         # # #
@@ -191,7 +191,6 @@ class _ReadFar(_Far):
     """Reads of one port at the target: a command is offered with room for all its beats, so they are always accepted."""
     def __init__(self, port, command, data, stop, depth):
         super().__init__(stop)
-        self.stop = stop
         drop = self.drop
 
         # # #
@@ -269,7 +268,7 @@ class MemoryCrossing(LiteXModule):
         if hasattr(target, "target"):
             self.target = target.target
         self.down = Signal()
-        self.near_name, self.reads = near, []
+        self.near_name = near
         if near == far:
             self.write = target.write
             return
