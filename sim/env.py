@@ -9,8 +9,8 @@ A script of sim/, targets/ or test/ begins with
 
 and goes on as if everything were installed: `enter` makes .venv where it is missing or older than setup.py, and starts the
 script again inside it. `env.enter(*env.PACKAGES)` also wants system packages, installs what is missing where root or sudo
-can, and else lists it and exits 3. In an installed package nothing is made. Whoever has the tools in an environment of his own (`pip install -e .[test]`) and no
-.venv stays in it.
+can, and else lists it and exits 3. In an installed package nothing is made. Whoever has the tools in an environment of his
+own (`pip install -e .[test]`) and no .venv stays in it.
 
 Exit status of every command: `OK`, `FAILED`, `BAD_ARGUMENT`, `MISSING`, `SKIPPED`.
 """
@@ -25,11 +25,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from roce_soc.tree import INSTALLED, build_dir
+
 OK, FAILED, BAD_ARGUMENT, MISSING, SKIPPED = 0, 1, 2, 3, 77
 
 ROOT   = Path(__file__).resolve().parent.parent
-INSTALLED = ROOT.name == "_tree"     # of a wheel, by roce_soc/tree.py: what is needed came with it.
-BUILD  = (Path.cwd() if INSTALLED else ROOT) / "build"
+BUILD  = build_dir()
 VENV   = ROOT / ".venv"
 STAMP  = VENV / "roce_soc.json"
 PYTHON = (3, 11)     # matplotlib of setup.py
