@@ -37,8 +37,8 @@ from roce_soc.queue.push import InlineReads
 from roce_soc.queue.rq import ReceiveQueues
 from roce_soc.timebase import TimeBase
 from roce_soc.transport.reply.reply import RoCEReply
-from roce_soc.transport.send_side import RoCESendSide
 from roce_soc.transport.responder.responder import RoCEResponder
+from roce_soc.transport.send_side import RoCESendSide
 
 CAUSE_NAMES = {
     abi.EVENT_COMPLETION: "completion", abi.EVENT_CQ_ERR: "cq_err", abi.EVENT_QP_FATAL: "qp_fatal",

@@ -13,8 +13,8 @@ from roce_soc.bounds import counted
 from roce_soc.common import OWNER_REQUESTER, ctl_description, tx_packet_description, tx_sent_description
 from roce_soc.table import kick_description
 from roce_soc.transport.requester.launch import RequesterLaunch
-from roce_soc.transport.requester.state import TIME_WIDTH, local_description, rewind_description
 from roce_soc.transport.requester.segment import RequesterSegment
+from roce_soc.transport.requester.state import TIME_WIDTH, local_description, rewind_description
 from roce_soc.transport.requester.visit import RequesterVisit
 
 

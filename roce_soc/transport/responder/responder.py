@@ -12,9 +12,9 @@ from litex.soc.interconnect import stream
 from roce_soc.common import CTL_ERR, CTL_RESET, MAX_QPS, cqe_description
 from roce_soc.table import BypassQueue
 from roce_soc.transport.responder.check import RequestCheck
+from roce_soc.transport.responder.entry import RequestEntry
 from roce_soc.transport.responder.execute import PLACEMENTS, RequestAnswer, RequestExecute
 from roce_soc.transport.responder.layout import REPLY_READ, verdict_layout
-from roce_soc.transport.responder.entry import RequestEntry
 
 
 # RoCEResponder ------------------------------------------------------------------------------------
