@@ -7,7 +7,11 @@ Python control library. All structures are little endian; numbers that are big e
 """
 from collections import namedtuple
 
-Field = namedtuple("Field", "name byte bit width doc")
+class Field(namedtuple("Field", "name byte bit width doc")):
+    """Bits of a structure in memory; `lsb` is the lowest one's place in the structure as one number."""
+    __slots__ = ()
+    lsb = property(lambda self: 8*self.byte + self.bit)
+
 
 ABI_VERSION = 2
 
@@ -27,7 +31,7 @@ EQE_BYTES      = 16
 SEND_WQE = _layout(
     ("opcode",       0, 0,  8, "work request opcode, IBV_WR_* number"),
     ("flags",        1, 0,  8, "IBV_SEND_* bits: fence 1, signalled 2, solicited 4, inline 8"),
-    ("num_sge",      2, 0,  8, "0 (length 0 or inline) or 1: local_va, lkey; 2 ... MAX_SEND_SGES: all in SGE_SLOTS continuation slots"),
+    ("num_sge",      2, 0,  8, "0 (length 0 or inline) or 1: local_va, lkey; 2 ... MAX_SEND_SGES: all in SEND_SGE_SLOTS continuation slots"),
     ("length",       4, 0, 32, "message length in bytes, <= 2^31"),
     ("wr_id",        8, 0, 64, "returned in the completion"),
     ("local_va",    16, 0, 64, "first byte of the local buffer"),
@@ -142,13 +146,19 @@ MR_REGION, MR_WINDOW = range(2)
 # wider values take the low word first. `built`: bits of the value that this build knows; a command with any other bit set,
 # of a field or beside the fields, in a word of its layout is refused (CODE_BAD_VALUE).
 
-Arg = namedtuple("Arg", "name word bit width doc built")
+class Arg(namedtuple("Arg", "name word bit width doc built")):
+    """Bits of a command's argument words; without `built` all of them are known."""
+    __slots__ = ()
+    lsb = property(lambda self: 32*self.word + self.bit)
+
+    def __new__(cls, name, word, bit, width, doc, built=None):
+        return super().__new__(cls, name, word, bit, width, doc, (1 << width) - 1 if built is None else built)
 
 UNBUILT = 0
 
 
 def _args(*rows):
-    return tuple(row if isinstance(row, Arg) else Arg(*row, (1 << row[3]) - 1) if len(row) == 5 else Arg(*row) for row in rows)
+    return tuple(Arg(*row) for row in rows)
 
 
 def _translation(word, bit, list_word, prefix=""):
@@ -276,7 +286,7 @@ GID_ARGS = _args(
 
 def words_of(layout):
     """Argument words of a layout."""
-    return max(-(-(32*e.word + e.bit + e.width)//32) for e in layout)
+    return max(-(-(e.lsb + e.width)//32) for e in layout)
 
 
 # What a command's words are, as many as it takes; the rest of a mailbox is not looked at.
@@ -290,8 +300,7 @@ ANSWER_WORDS = {CMD_QUERY_DEVICE: COMMAND_WORDS, CMD_QUERY_QP: words_of(QP_ARGS)
 
 def known_bits(layout):
     """[32-bit mask] of the argument words of a layout: bits that may be set in this build."""
-    number = sum(e.built << (32*e.word + e.bit) for e in layout)
-    return [(number >> (32*i)) & 0xffffffff for i in range(words_of(layout))]
+    return _words(sum(e.built << e.lsb for e in layout), words_of(layout))
 
 
 def field(layout, name):
@@ -302,38 +311,43 @@ def field(layout, name):
     raise KeyError(f"{name!r} is not one of {[e.name for e in layout]}")
 
 
-def pack(layout, size, **values):
-    """Structure of `size` bytes from field values; ValueError names a value too wide for its field."""
+def _number(layout, values):
+    """Field values as one number; ValueError names a value too wide for its field."""
     number = 0
     for name, value in values.items():
         entry = field(layout, name)
         if not 0 <= value < 1 << entry.width:
             raise ValueError(f"{name} must fit {entry.width} bits, not {value:#x}")
-        number |= value << (8*entry.byte + entry.bit)
-    return number.to_bytes(size, "little")
+        number |= value << entry.lsb
+    return number
+
+
+def _values(layout, number):
+    return {e.name: (number >> e.lsb) & ((1 << e.width) - 1) for e in layout}
+
+
+def _words(number, count):
+    return [(number >> (32*i)) & 0xffffffff for i in range(count)]
+
+
+def pack(layout, size, **values):
+    """Structure of `size` bytes from field values; ValueError names a value too wide for its field."""
+    return _number(layout, values).to_bytes(size, "little")
 
 
 def unpack(layout, data):
     """Field values of a structure as a dict."""
-    number = int.from_bytes(data, "little")
-    return {e.name: (number >> (8*e.byte + e.bit)) & ((1 << e.width) - 1) for e in layout}
+    return _values(layout, int.from_bytes(data, "little"))
 
 
 def pack_args(layout, **values):
     """Argument words of a command, as many as its layout has; ValueError names a value too wide for its field."""
-    number = 0
-    for name, value in values.items():
-        entry = field(layout, name)
-        if not 0 <= value < 1 << entry.width:
-            raise ValueError(f"{name} must fit {entry.width} bits, not {value:#x}")
-        number |= value << (32*entry.word + entry.bit)
-    return [(number >> (32*i)) & 0xffffffff for i in range(words_of(layout))]
+    return _words(_number(layout, values), words_of(layout))
 
 
 def unpack_args(layout, words):
     """Field values of argument words as a dict."""
-    number = sum(word << (32*i) for i, word in enumerate(words))
-    return {e.name: (number >> (32*e.word + e.bit)) & ((1 << e.width) - 1) for e in layout}
+    return _values(layout, sum(word << (32*i) for i, word in enumerate(words)))
 
 
 def c_header():

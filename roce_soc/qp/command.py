@@ -190,7 +190,7 @@ class CommandPort(LiteXModule):
     def _arg(self, layout, name):
         """Argument `name` of the command under way."""
         entry = abi.field(layout, name)
-        low   = 32*entry.word + entry.bit
+        low   = entry.lsb
         return self.args[low:low + entry.width]
 
     def do_finalize(self):
@@ -261,7 +261,7 @@ class CommandPort(LiteXModule):
                 value = Signal()
                 self.comb += value.eq((self.port.row.state == abi.QP_SQD) & ~self.drained)
             if value is not None:
-                self.comb += query[32*a.word + a.bit:32*a.word + a.bit + len(value)].eq(value)
+                self.comb += query[a.lsb:a.lsb + len(value)].eq(value)
         answer, self.answers = Signal(32), Signal(WORD_BITS + 1)
         self.comb += If(self.opcode == abi.CMD_QUERY_QP,
             Case(self.count, {**{i: answer.eq(query[32*i:32*(i + 1)]) for i in range(len(query)//32)}, "default": answer.eq(0)}),

@@ -37,7 +37,7 @@ def cqe_bits(cqe, phase):
     """The 256 bits of a CQE (abi.CQE) from a cqe_description record and the phase bit."""
     at, out = 0, []
     for entry in abi.CQE:
-        place = 8*entry.byte + entry.bit
+        place = entry.lsb
         if place > at:
             out.append(C(0, place - at))
         out.append(phase if entry.name == "phase" else getattr(cqe, entry.name)[:entry.width])

@@ -85,7 +85,7 @@ class EventQueue(LiteXModule):
         # One event at a time: write it, wait for the acknowledge, tell.
         event = self.buffer.source
         eqe   = Signal(8*abi.EQE_BYTES)
-        place = {e.name: 8*e.byte for e in abi.EQE}
+        place = {e.name: e.lsb for e in abi.EQE}
         addr  = Signal(64)
         time  = Signal(32)       # when the event was taken; an entry that is offered stands still.
         full, lost, cmd_done, data_done = Signal(), Signal(), Signal(), Signal()

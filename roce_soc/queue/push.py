@@ -19,8 +19,8 @@ SLOT_WORDS = abi.SEND_WQE_BYTES//4
 def wqe_layout():
     """Fields of a send work request as a Record layout of 512 bits, gaps named."""
     layout, at = [], 0
-    for entry in sorted(abi.SEND_WQE, key=lambda e: 8*e.byte + e.bit):
-        bit = 8*entry.byte + entry.bit
+    for entry in sorted(abi.SEND_WQE, key=lambda e: e.lsb):
+        bit = entry.lsb
         if bit > at:
             layout.append((f"gap{at}", bit - at))
         layout.append((entry.name, entry.width))

@@ -252,7 +252,7 @@ class ReceiveQueues(LiteXModule):
         wqe  = Record(RECV_WQE_LAYOUT)
         for name in ("wr_id", "num_sge", "va", "length", "lkey"):
             entry = abi.field(abi.RECV_WQE, name)
-            low   = 8*entry.byte + entry.bit
+            low   = entry.lsb
             self.comb += getattr(wqe, name).eq(rdata.data[low:low + entry.width])
         self.comb += [
             wqe.err.eq(rdata.err != 0),
