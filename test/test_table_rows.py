@@ -176,3 +176,11 @@ def test_refused(arguments, said):
 def test_no_row_in_its_own_clock_from_block_ram():
     with pytest.raises(ValueError, match="distributed"):
         Table(8, 16).read(Signal(4))
+
+
+def test_a_ram_for_each_reader():
+    """Several asynchronous ports on one RAM would be muxes of LUTs: each reader of a distributed table has its own RAM."""
+    table = Table(WIDTH, DEPTH, distributed=True)
+    rows  = [table.read(Signal(max=DEPTH)) for _ in range(3)]
+    rams  = [special for special in table.get_fragment().specials if isinstance(special, Memory)]
+    assert len(rams) == len(rows) and all(sum(port.async_read and port.dat_w is None for port in ram.ports) == 1 for ram in rams)
