@@ -99,8 +99,11 @@ def place_description():
 
 
 def where_description():
-    """Where the bytes of a place record go that came without its address, and whether they go at all."""
-    return EndpointDescription([("write", 1), ("target", TARGET_WIDTH), ("addr", 64)])
+    """Where the bytes of a place record go that came without its address, and whether they go at all.
+
+    `keep`: the packet stays in the buffer, to be placed by another record.
+    """
+    return EndpointDescription([("write", 1), ("keep", 1), ("target", TARGET_WIDTH), ("addr", 64)])
 
 
 def place_done_description():
@@ -162,8 +165,11 @@ def mr_request_description():
 
 
 def mr_result_description():
-    """row 0: granted, bytes start at target/addr; else the row of errors.py (MR_KEY, MR_PD, ...)."""
-    return EndpointDescription([("row", ROW_WIDTH), ("target", TARGET_WIDTH), ("addr", 64)])
+    """row 0: granted, bytes start at target/addr; else the row of errors.py (MR_KEY, MR_PD, ...).
+
+    `miss`: where the bytes start is not known yet; to be asked again when the table says `wake`, or at any time.
+    """
+    return EndpointDescription([("row", ROW_WIDTH), ("miss", 1), ("target", TARGET_WIDTH), ("addr", 64)])
 
 
 # Queues ---------------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ class RoCECore(LiteXModule):
         Engine clocks of a tick of the time base (timebase.tick_cycles_of).
     clock_domain : str
         Clock of the engine. "sys": that of the registers, not one clock is lost between them.
+    absent : tuple or None
+        Simulation: accesses that miss at random (MRTable).
 
     Endpoints
     ---------
@@ -88,12 +90,12 @@ class RoCECore(LiteXModule):
     Errors : rows of errors.py, by the parts that check them.
     """
     def __init__(self, *, n_qps=DEFAULT_QPS, n_mrs=DEFAULT_MRS, n_cqs=DEFAULT_CQS, n_chunks=512, doorbell_pages=16,
-                 memories=(), scalable_ticks=False, tick_cycles=TICK_CYCLES, clock_domain="sys"):
+                 memories=(), scalable_ticks=False, tick_cycles=TICK_CYCLES, clock_domain="sys", absent=None):
         self.link = link = ClockLink("sys", clock_domain)
 
         # Tables.
         self.context = context = QPContext(n_qps)
-        self.mr      = mr      = MRTable(n_mrs)
+        self.mr      = mr      = MRTable(n_mrs, absent=absent)
         words        = capability.capability_words(
             n_qps=n_qps, n_mrs=n_mrs, n_cqs=n_cqs, n_rqs=n_qps, memories=memories)
         self.capability = capability.RoCECapability(words)
@@ -124,6 +126,7 @@ class RoCECore(LiteXModule):
             decoder.verdict.connect(buffer.verdict),
             placer.fetch.connect(buffer.fetch),
             buffer.data.connect(placer.data),
+            buffer.keep.eq(placer.keep),
         ]
         self.receive_drain = receive_drain = ReceiveDrain(decoder.sink.valid & decoder.sink.first, decoder.verdict.valid,
             (buffer.requests.sink, buffer.responses.sink), (buffer.request, buffer.response))
@@ -142,7 +145,7 @@ class RoCECore(LiteXModule):
         self._add_placement(placer, responder.place, responder.place_done, responder.where)
 
         # Send side.
-        self.send = send = RoCESendSide(context, mr.get_port(), mr.get_port())
+        self.send = send = RoCESendSide(context, mr.get_port(), mr.get_port(), n_chunks)
         self.comb += buffer.response.connect(send.completer.response)
         self._add_placement(placer, send.completer.place, send.completer.done)
 

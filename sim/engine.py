@@ -11,7 +11,8 @@
 
 The verbs layer that drives a board drives them too: an Engine is a transport (roce.Bus).
 
-ROCE_MEMORY names the memory of every bench that asks for none of its own: a key of MEMORIES.
+ROCE_MEMORY names the memory of every bench that asks for none of its own: a key of MEMORIES. ROCE_ABSENT=1 has a quarter of
+all accesses miss their page (ABSENT), as if page lists lay in memory, but where a bench asks for IDEAL to count clocks.
 
 Clocks: registers, engine and MAC run at one clock, or at three with all crossings and the PHY's frame FIFO between them;
 Bench(clocks=...) or the environment's ROCE_CLOCKS choose. Time is counted in clocks of the engine.
@@ -42,6 +43,7 @@ MEMORY_PORTS = ("pw", "pr", "dr", "cw")          # payload write and read, descr
 RING_MEMORY  = (0x0100_0000, 0x0300_0000)        # rings of the programs; buffers lie elsewhere.
 MEMORIES     = {"ideal": IDEAL, **{f"{n}": dict(latency=n, ahead=4) for n in (1, 20, 200, 1000)},
     "random": dict(latency=(1, 1000), early=.5), "random+stalls": SLOW}
+ABSENT = (64, 2, 2000)        # of 256 accesses so many miss; a page comes so many clocks later.
 # Periods in ps of engine, registers, MAC; the first counts.
 CLOCKS = {
     "equal":   {"sys": 4000},
@@ -190,6 +192,8 @@ class Bench:
         self.clocks   = clocks or os.environ.get("ROCE_CLOCKS") or "equal"
         if self.clocks not in CLOCKS:
             raise ValueError(f"clocks must be one of {', '.join(CLOCKS)}, not {self.clocks!r}")
+        if os.environ.get("ROCE_ABSENT") == "1" and memory is not IDEAL:
+            parameters = {"absent": ABSENT, **parameters}
         so, registers = build_engines(engines, tuple(sorted(parameters.items())), targets, self.clocks != "equal")
         memory        = memory_named(os.environ.get("ROCE_MEMORY", "ideal")) if memory is None else memory
         rng           = random.Random(f"phases {seed}")
@@ -198,7 +202,8 @@ class Bench:
         self.engines  = [Engine(self.sim, i, registers, wired=engines == 1, gap=gap, stall=stall, memory=memory, ports=ports, targets=targets)
             for i in range(engines)]
         slowest       = [options.get("latency", 4) for options in (memory, *(ports or {}).values())]
-        self.extra    = 10*max(0, max(n[1] if isinstance(n, tuple) else n for n in slowest) - 4)   # clocks that slow memory may add to a wait.
+        page          = parameters["absent"][2] if parameters.get("absent") else 0
+        self.extra    = 4*page + 10*max(0, max(n[1] if isinstance(n, tuple) else n for n in slowest) - 4)   # clocks that slow memory may add to a wait.
         mac = CLOCKS[self.clocks].get("mac", 4000)
         if engines == 1 and mac < 4000:
             # Faster than the engine reads, were it not paced as a wire is.

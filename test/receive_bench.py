@@ -44,7 +44,7 @@ def make():
     b   = top.buffer
     return top, {
         "rx": top.receive.sink, "slow": top.receive.slow_source, "row": top.context.write, "request": b.request, "response": b.response,
-        "fetch": b.fetch, "data": b.data, "refusal": b.refusal, "turned": top.receive.is_local,
+        "fetch": b.fetch, "data": b.data, "keep": b.keep, "refusal": b.refusal, "turned": top.receive.is_local,
         "admit_own": top.decoder.admit_own, "chunks_free": b.chunks_free, "ready": top.context.ready}
 
 
@@ -84,10 +84,11 @@ class Bench:
     def qp(self, qpn, **more):
         self.rows.send(index=qpn % N_QPS, row=qp_row(qpn, **more))
 
-    def payload(self, record):
-        """Fetches a record's payload and cuts it out of its beats."""
+    def payload(self, record, keep=0):
+        """Fetches a record's payload and cuts it out of its beats; with `keep` it may be fetched again."""
         if not record.has_slot:
             return b""
+        self.sim.poke("keep", keep)
         self.fetch.send(slot=record.slot, discard=0)
         self.sim.until(self.data, 1)
         return self.data.recv().data[record.offset:record.offset + record.length]

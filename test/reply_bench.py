@@ -39,11 +39,13 @@ def compiled():
     """The scheduler, compiled."""
     top = Scheduler()
     return build(top, {**top.outputs, "sink": top.reply.sink, "result": top.reply.result, "sent": top.reply.sent, "ready": top.reply.ready,
-                       "qpi": top.reply.reads_qpi, "done": top.reply.reads_done, "ctl_done": top.reply.ctl_done, "twice": top.twice}, name="reply")
+                       "qpi": top.reply.reads_qpi, "done": top.reply.reads_done, "ctl_done": top.reply.ctl_done, "twice": top.twice,
+                       "page": top.reply.send.wake, "free": top.reply.send.deferred.free}, name="reply")
 
 
 class Bench:
-    """Key checks are granted at address va + 1 unless `refuse` says a row; packets are sent at once."""
+    """Key checks are granted at address va + 1 unless `refuse` says a row or `miss` that a page is not there; packets are sent at
+    once."""
     def __init__(self, so, seed=1, stall=0.0):
         self.sim = sim = Sim(so, seed=seed)
         self.sink, self.result, self.sent = (sim.source(n) for n in ("sink", "result", "sent"))
@@ -52,7 +54,7 @@ class Bench:
         for sink in (self.control, self.reads, self.request):
             sink.set(stall=stall)
         self.out, self.checks, self.places, self.clocks, self.marks = [], [], [], [], 0
-        self.refuse = lambda request: 0
+        self.refuse = self.miss = lambda request: 0
         self.error  = lambda packet: 0
         self.index  = [0]*N
         sim.reset()
@@ -66,7 +68,7 @@ class Bench:
             self.sim.step(2)
             for r in self.request.recv_all():
                 self.checks.append((r.va, r.length))
-                self.result.send(row=self.refuse(r), target=2, addr=(r.va + 1) % 2**64)
+                self.result.send(row=self.refuse(r), miss=self.miss(r), target=2, addr=(r.va + 1) % 2**64)
             for sink, owner in ((self.control, OWNER_ACK), (self.reads, OWNER_RESPONDER)):
                 for p in sink.recv_all():
                     assert p.owner == owner
@@ -80,6 +82,12 @@ class Bench:
                         self.marks += 1
                     elif not error:
                         self.out.append((p.qpi, NAME[p.opcode], p.psn, p.syndrome if NAME[p.opcode] == "ACKNOWLEDGE" else p.length, owner))
+
+    def page(self):
+        """A page has come."""
+        self.sim.poke("page", 1)
+        self.run(2)
+        self.sim.poke("page", 0)
 
     def until(self, condition, cycles=20_000):
         """Runs until `condition()` holds; AssertionError when it does not."""

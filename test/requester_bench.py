@@ -32,6 +32,12 @@ class SendTop(LiteXModule):
         self.context = QPContext(N_QPS)
         self.mr      = MRTable(16)
         self.side    = RoCESendSide(self.context, self.mr.get_port(), self.mr.get_port())
+        # A region whose pages are not on chip; 0: none. A page that comes.
+        self.absent, self.page = Signal(32), Signal()
+        self.comb += [
+            self.mr.missing.eq((self.mr.judged.key == self.absent) & (self.absent != 0)),
+            self.mr.wake.eq(self.page),
+        ]
         self.ready   = Signal()
         self.comb   += self.ready.eq(self.side.ready & self.context.ready & self.mr.ready)
 
@@ -49,7 +55,7 @@ def make():
         "drained": side.walker.drained, "begins": side.walker.drained_clear, "begins_who": side.walker.drained_qpi,
         "sctl": side.sq.ctl, "sdone": side.sq.ctl_done,
         "crefusal": cp.refusal, "wrefusal": side.walker.refusal, "cqe": side.walker.cqe, "event": side.walker.event, "wdone": side.walker.ctl_done,
-        "tick_cycles": side.scanner.tick_cycles, "ready": top.ready, "reset_probe": side.walker.kick.valid}
+        "tick_cycles": side.scanner.tick_cycles, "ready": top.ready, "absent": top.absent, "page": top.page, "free": cp.deferred.free, "reset_probe": side.walker.kick.valid}
 
 
 def library():
@@ -314,6 +320,14 @@ class SendBench:
             raise AssertionError(f"condition not met in {cycles} cycles; {len(self.cqes)} CQEs, {len(self.events)} events, "
                 f"{len(self.packets)} packets, last {[(hex(p.psn), OPCODES[p.opcode].name) for p in self.packets[-5:]]}"
                 + self.sim.state())
+
+    def absent(self, qpi=None):
+        """The pages of this QP's buffer are not on chip from now on; without one all are, and who waits is told."""
+        self.sim.poke("absent", 0 if qpi is None else qpi << 8 | 0x55)
+        if qpi is None:
+            self.sim.poke("page", 1)
+            self.sim.step(1)
+            self.sim.poke("page", 0)
 
     def completed(self, count):
         """Runs until `count` completions came and returns them."""

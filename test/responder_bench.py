@@ -37,6 +37,13 @@ class ResponderSide(LiteXModule):
         ]
 
 
+        # A region whose pages are not on chip; 0: none. A page that comes.
+        self.absent, self.page = Signal(32), Signal()
+        self.comb += [
+            self.mr.missing.eq((self.mr.judged.key == self.absent) & (self.absent != 0)),
+            self.mr.wake.eq(self.page),
+        ]
+
         # A completion queue that has room, or not.
         self.cq_full = Signal()
         cqe = self.responder.cqe
@@ -55,12 +62,13 @@ class ResponderSide(LiteXModule):
 
 
     def _placements(self):
-        """Place records with their addresses; length 0 where nothing is to be written."""
+        """Place records with their addresses; length 0 where nothing is to be written, `keep` where the packet stays."""
         place, where = self.responder.place, self.responder.where
-        joined, waits = stream.Endpoint(place_description()), Signal()
+        joined, waits = stream.Endpoint(place_description().payload_layout + [("keep", 1)]), Signal()
         self.comb += [
             waits.eq(place.length != 0),
             place.connect(joined, omit={"valid", "ready", "length", "target", "addr"}),
+            joined.keep.eq(waits & where.keep),
             joined.valid.eq(place.valid & (where.valid | ~waits)),
             If(waits, joined.target.eq(where.target), joined.addr.eq(where.addr)),
             If(where.write | ~waits, joined.length.eq(place.length)),
@@ -75,7 +83,8 @@ class ResponderSide(LiteXModule):
             **self.outputs,
             "packet": responder.sink, "ctl": responder.ctl, "done": responder.place_done, "sent": self.reply.sent,
             "dq_rdata": rq.rdata, "bell": rq.doorbell, "rqwrite": rq.write, "mrwrite": self.mr.write, "row": self.context.write,
-            "ready": self.ready, "parked": responder.entry.parked, "cq_full": self.cq_full}
+            "ready": self.ready, "parked": responder.entry.parked, "cq_full": self.cq_full, "absent": self.absent, "page": self.page,
+            "free": responder.execute.deferred.free, "reply_free": self.reply.send.deferred.free}
 
 
 def compiled():
@@ -226,7 +235,9 @@ class Bench:
             self.places.append(record)
             error = self.place_error(record)
             if record.has_slot:
-                data = self.payloads.pop(record.slot)
+                data = self.payloads[record.slot]
+                if not record.keep:
+                    del self.payloads[record.slot]
                 if record.length and not error:
                     assert record.length == len(data)
                     self.memory.write(record.addr, data, record.target)
@@ -244,6 +255,14 @@ class Bench:
         self.cqes     += self.cqe.recv_all()
         self.events   += self.event.recv_all()
         self.refusals += [BY_INDEX[r.row].name for r in self.refusal.recv_all() + self.miss.recv_all() + self.bad_bell.recv_all()]
+
+    def absent(self, key=0):
+        """The pages of this region are not on chip from now on; without one all are, and who waits is told."""
+        self.sim.poke("absent", key)
+        if not key:
+            self.sim.poke("page", 1)
+            self.run(4, every=1)
+            self.sim.poke("page", 0)
 
     def take(self, name):
         out = getattr(self, name)
@@ -265,3 +284,4 @@ class Bench:
         self.run(200)
         assert not self.payloads and not self.packet.pending and not self.done.pending
         assert self.sim.peek("parked") == 0
+        assert (self.sim.peek("free"), self.sim.peek("reply_free")) == (256, 256)

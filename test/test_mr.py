@@ -15,20 +15,31 @@ PATIENCE = 2000
 
 
 class Table(LiteXModule):
-    def __init__(self):
-        self.mr    = MRTable(16, patience=PATIENCE)
+    def __init__(self, absent=None):
+        self.mr    = MRTable(16, patience=PATIENCE, absent=absent)
         self.ports = [self.mr.get_port() for _ in range(3)]
         self.begun, self.ended = Signal(), Signal()      # accesses of the first client.
         self.ports[0].track(self.begun, self.ended)
+        self.wakes = Signal(16)
+        self.sync += self.wakes.eq(self.wakes + self.ports[2].wake)
+
+    def ios(self):
+        return {
+            **{f"req{n}": port.request for n, port in enumerate(self.ports)},
+            **{f"res{n}": port.result for n, port in enumerate(self.ports)},
+            "write": self.mr.write, "ready": self.mr.ready, "begun": self.begun, "ended": self.ended, "wakes": self.wakes}
 
 
 @pytest.fixture(scope="module")
 def so():
     top = Table()
-    return build(top, {
-        **{f"req{n}": port.request for n, port in enumerate(top.ports)},
-        **{f"res{n}": port.result for n, port in enumerate(top.ports)},
-        "write": top.mr.write, "ready": top.mr.ready, "begun": top.begun, "ended": top.ended}, name="mr")
+    return build(top, top.ios(), name="mr")
+
+
+@pytest.fixture(scope="module")
+def absent_so():
+    top = Table(absent=(64, 2, 100))
+    return build(top, top.ios(), name="mr_absent")
 
 
 class Bench:
@@ -229,3 +240,32 @@ def test_bad_size(n_mrs):
 def test_bad_patience():
     with pytest.raises(ValueError, match="patience must be"):
         MRTable(16, patience=1)
+
+
+@pytest.mark.parametrize("absent, words", [((0, 1, 2), "chance"), ((256, 1, 2), "chance"), ((64, 0, 2), "shortest"),
+    ((64, 3, 2), "shortest"), ((64, 1, 1 << 16), "shortest")])
+def test_bad_absent(absent, words):
+    with pytest.raises(ValueError, match=words):
+        MRTable(16, absent=absent)
+
+
+def test_absent_pages(absent_so):
+    """A quarter of the good accesses miss and each miss brings a page; a refused access never misses; results stay in order."""
+    b = Bench(absent_so)
+    b.region(3, variant=1, access=1, va=0x1000, length=0x1000, addr=0x5000)
+    for n in range(800):
+        b.req[n % 3].send(key=0x301 if n & 4 else 0x302, va=0x1000 + n, length=1, access=1, pd=0)
+    for n in range(3):
+        b.sim.until(b.res[n], len(range(n, 800, 3)), max_cycles=20_000)
+    results = [b.res[n].recv_all() for n in range(3)]
+    misses  = 0
+    for n in range(800):
+        result = results[n % 3].pop(0)
+        misses += result.miss
+        if n & 4:
+            assert result.row == 0 and (result.miss or result.addr == 0x5000 + n)
+        else:
+            assert BY_INDEX[result.row].name == "MR_KEY" and not result.miss
+    assert 70 <= misses <= 130
+    b.sim.step(120)
+    assert 1 <= b.sim.peek("wakes") <= misses

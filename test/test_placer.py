@@ -13,7 +13,7 @@ def make():
     clients = [top.get_port() for _ in range(2)] + [top.get_port(late=True)]
     ios     = {f"c{n}": {"place": c.sink, "done": c.done} for n, c in enumerate(clients)}
     return top, {
-        **ios, "where": clients[LATE].where, "fetch": top.fetch, "data": top.data, "m": top.port.streams(), "idle": top.quiet}
+        **ios, "where": clients[LATE].where, "fetch": top.fetch, "data": top.data, "keep": top.keep, "m": top.port.streams(), "idle": top.quiet}
 
 
 @pytest.fixture(scope="module")
@@ -209,3 +209,23 @@ def test_latency(so, seed, rng):
         shown = bench.sim.cycles()
         assert bench.done(1) == [0]
         assert shown - bench.places[0].times()[0][1] == 4 + (offset > lane), (offset, lane, length)
+
+
+@pytest.mark.parametrize("stall", [0, .5])
+def test_kept(so, seed, rng, stall):
+    """A packet that is to be kept is read and not written; `keep` stands at each of its beats and at no other's."""
+    bench = Bench(so, seed, rng, data_stall=stall)
+    plan  = [(rng.randrange(3), rng.randbytes(rng.randrange(1, 400)), rng.randrange(64)) for _ in range(40)]
+    beats = [kind for kind, data, offset in plan for _ in range(-(-(offset + len(data))//64))]
+    for n, (kind, data, offset) in enumerate(plan):
+        bench.place_late(data, offset)
+        bench.where.send(write=int(kind == 0), keep=int(kind == 1), addr=0x1000*n)
+    seen = []
+    while len(seen) < len(beats) or len(bench.dones[LATE]) < len(plan):
+        # Shown before the clock in which the beats are taken.
+        before, keep = bench.data.stats()["beats"], bench.sim.peek("keep")
+        bench.sim.step()
+        seen += [keep]*(bench.data.stats()["beats"] - before)
+    assert [kind == 1 for kind in beats] == [bool(keep) for keep in seen]
+    for n, (kind, data, offset) in enumerate(plan):
+        assert bench.memory.read(0x1000*n, len(data)) == (data if kind == 0 else bytes(len(data)))

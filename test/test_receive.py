@@ -295,3 +295,25 @@ def test_slow_path(so):
     bench.sim.step(60)
     assert [f.data for f in bench.slow.recv_all()] == [arp, ping, other]
     assert len(bench.request) == 1
+
+
+@pytest.mark.parametrize("stall", [0, .5])
+def test_kept_payload(so, seed, rng, stall):
+    """Payload that is kept is read again as often as one likes, beside others and after them; its chunks come back at the end."""
+    b, free = Bench(so, seed, stall=stall), None
+    for _ in range(8):
+        free  = b.sim.peek("chunks_free")
+        datas = [rng.randbytes(rng.choice((1, 8, 400, 512, 700, 1024))) for _ in range(6)]
+        for data in datas:
+            b.rx.send(packet(opcodes.RC_WRITE_ONLY, payload=data, va=1, rkey=2, dma_length=len(data)).build())
+        b.sim.until(b.request, 6)
+        records = list(zip(b.request.recv_all(), datas))
+        held    = b.sim.peek("chunks_free")
+        for record, data in rng.sample(records, 4) + records:
+            assert b.payload(record, keep=1) == data
+        assert b.sim.peek("chunks_free") == held < free
+        rng.shuffle(records)
+        for record, data in records:
+            assert b.payload(record) == data
+        b.sim.step(10)
+        assert b.sim.peek("chunks_free") == free

@@ -392,7 +392,7 @@ def test_read_resources(so, limit):                                   # cases 46
     b.reads.set(stall=1.0)
     for _ in range(limit + 1):
         b.read(1, 600)
-    b.run(400)
+    b.run(1000)
     assert b.refusals == ["READ_RESOURCES"]
     b.reads.set(stall=0)
     b.idle()

@@ -7,6 +7,7 @@ import pytest
 from roce_soc import abi
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_RESUME, CTL_SQD
 from roce_soc.verbs import WC_WR_FLUSH_ERR
+from roce_soc.transport.responder.entry import PARK_DEPTH, PARK_QP
 from test.responder_bench import *
 
 
@@ -44,30 +45,31 @@ def test_parked_packets_wait_alone(so):
 
 
 def test_a_qp_parks_so_much(so):
-    """32 packets of a QP wait; what comes behind them is dropped, counted, sent again; nobody else waits for it."""
-    b = Bench(so, latency=2000)
+    """PARK_QP packets of a QP wait; what comes behind them is dropped, counted, sent again; nobody else waits for it."""
+    b = Bench(so, latency=6000)
     b.qp(1), b.qp(2)
     b.post(1)
     b.run(20)
     b.message(1, "SEND", bytes(range(256))*12)
-    for n in range(90):
+    kept, sent = PARK_QP - 12, PARK_QP + 58
+    for n in range(sent):
         b.write(1, bytes([n + 1]), offset=n)
-    b.write(2, b"x", offset=200)
-    b.run(900)
-    assert b.sim.peek("parked") == 32 and b.memory.read(REMOTE_ADDR + 200, 1) == b"x"
+    b.write(2, b"x", offset=300)
+    b.run(2500)
+    assert b.sim.peek("parked") == PARK_QP and b.memory.read(REMOTE_ADDR + 300, 1) == b"x"
     assert [a[:2] for a in b.answers()] == [("ACK", 100)] and b.take("refusals") == ["BUFFER_FULL"]*70
-    b.run(4000)
-    assert b.memory.read(REMOTE_ADDR, 90) == bytes(range(1, 21)) + bytes(70)
+    b.run(8000)
+    assert b.memory.read(REMOTE_ADDR, sent) == bytes(range(1, kept + 1)) + bytes(70)
     assert b.memory.read(LOCAL_ADDR, 3072) == bytes(range(256))*12
     b.take("tx")
     b.write(1, b"y", offset=300)                                      # the gap is found now.
     b.run(100)
-    assert b.answers() == [("ACK", 132, 0x60, 21)] and b.take("refusals") == ["PSN_SEQUENCE"]
-    b.qps[1] = 132
-    for n in range(20, 90):
+    assert b.answers() == [("ACK", 100 + PARK_QP, 0x60, 1 + kept)] and b.take("refusals") == ["PSN_SEQUENCE"]
+    b.qps[1] = 100 + PARK_QP
+    for n in range(kept, sent):
         b.write(1, bytes([n + 1]), offset=n)
     b.idle()
-    assert b.memory.read(REMOTE_ADDR, 90) == bytes(range(1, 91)) and not b.refusals
+    assert b.memory.read(REMOTE_ADDR, sent) == bytes(range(1, sent + 1)) and not b.refusals
 
 
 def test_parked_packets_hold_half_the_buffer(so):
@@ -90,19 +92,19 @@ def test_parked_packets_hold_half_the_buffer(so):
 
 def test_no_place_to_park(so):
     """All places taken: a packet that would have to wait is dropped without an answer, one that need not passes."""
-    b = Bench(so, latency=2000)
+    b = Bench(so, latency=6000)
     for qpi in (1, 2, 3, 4):
         b.qp(qpi)
     for qpi in (1, 2, 3):
         b.post(qpi)
     b.run(20)
-    for n in range(40):
+    for n in range(PARK_DEPTH//2 + 8):
         for qpi in (1, 2):
             b.send(qpi, "SEND_ONLY" if n == 0 else "WRITE_ONLY", b"p", va=REMOTE_VA, rkey=RKEY, dma_length=1)
     b.send(3, "SEND_ONLY", b"q")
     b.write(4, b"flows")
-    b.run(800)
-    assert 54 <= b.sim.peek("parked") <= 58
+    b.run(3000)
+    assert PARK_DEPTH - 10 <= b.sim.peek("parked") <= PARK_DEPTH - 6
     assert [a[:2] for a in b.answers()] == [("ACK", 100)] and b.memory.read(REMOTE_ADDR, 5) == b"flows"
     assert set(b.take("refusals")) == {"BUFFER_FULL"} and not [c for c in b.cqes if c.qpn == 0x103]
     b.idle()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""transport/responder_park alone: order within a QP, one packet of it in the check stage, wake-ups, drain, places."""
+"""transport/responder/entry alone: order within a QP, one packet of it in the check stage, wake-ups, pages, drain, places."""
 
 import pytest
 from litex.gen import *
@@ -14,10 +14,11 @@ N, STAGES = 16, 6
 
 
 class Entry(LiteXModule):
-    """The entry in front of six empty stages; a packet is parked while the bit of its QP in `starved` is set."""
+    """The entry in front of six empty stages; a packet is parked while the bit of its QP in `starved` is set, a QP waits for
+    a page while its bit in `absent` is."""
     def __init__(self):
         self.entry   = entry = RequestEntry(N)
-        self.starved = Signal(N)
+        self.starved, self.absent = Signal(N), Signal(N)
         fields       = ("qpi", "psn", "pseudo", "code", "parked", "drop")
         self.left    = Record([(n, w) for n, w in packet_layout() if n in fields] + [("valid", 1), ("park", 1)])
         stages = [Record(packet_layout()) for _ in range(STAGES)]
@@ -25,7 +26,7 @@ class Entry(LiteXModule):
         for n in range(STAGES):
             self.sync += stages[n].eq(stages[n - 1] if n else entry.out)
             self.sync += valids[n].eq(valids[n - 1] if n else entry.out_valid)
-        entry.connect_stages([(v, s.qpi) for v, s in zip(valids, stages)])
+        entry.connect_stages([(v, s.qpi) for v, s in zip(valids, stages)], lambda qpi: (self.absent >> qpi)[0])
         last, park = stages[-1], Signal()
         self.comb += [
             park.eq((last.pseudo == PSEUDO_NONE) & ~last.drop & (Cat(*[self.starved[n] & (last.qpi == n) for n in range(N)]) != 0)),
@@ -50,6 +51,7 @@ def so():
     return build(top, {
         "packet": e.sink, "ctl": e.ctl, "kill": e.kill, "silent": e.silent, "wake": e.wake, "room": e.room,
         "done": e.ctl_done, "ready": e.ready, "parked": e.parked, "starved": top.starved, "left": top.left,
+        "absent": top.absent, "released": e.released, "held_more": e.held_more,
         "twice": top.twice}, name="park")
 
 
@@ -57,7 +59,8 @@ class Bench:
     """What leaves the stages is noted in order; nothing else is decided here."""
     def __init__(self, so, seed=1, **options):
         self.sim = sim = Sim(so, seed=seed)
-        self.packet, self.ctl, self.wake = (sim.source(n, **options) for n in ("packet", "ctl", "wake"))
+        self.packet, self.ctl, self.wake, self.released = (
+            sim.source(n, **options) for n in ("packet", "ctl", "wake", "released"))
         self.left, self.dropped = [], []
         sim.reset()
         sim.wait("ready", 1)
@@ -82,6 +85,10 @@ class Bench:
     def starve(self, *qps):
         """These QPs have no receive work request on chip."""
         self.sim.poke("starved", sum(1 << q for q in qps))
+
+    def absent(self, *qps):
+        """These QPs wait for a page."""
+        self.sim.poke("absent", sum(1 << q for q in qps))
 
     def psns(self, qpi):
         """PSNs of the packets of a QP that passed."""
@@ -228,10 +235,78 @@ def test_places_run_out(so):
     for psn in range(PARK_DEPTH + 20):
         b.packet.send(qpi=1, psn=psn)
     b.packet.send(qpi=2, psn=0)
-    b.run(600)
+    b.run(1200)
     assert not b.packet.pending and b.sim.peek("parked") == PARK_QP and b.psns(2) == [0]
     assert b.dropped == [(1, psn) for psn in range(PARK_QP, PARK_DEPTH + 20)]
     b.starve()
     b.wake.send(qpi=1)
-    b.run(1500)
+    b.run(4000)
     assert b.psns(1) == list(range(PARK_QP)) and b.sim.peek("parked") == 0
+
+
+def test_page(so):
+    """What a QP that waits for a page sends queues up untried, whoever wakes it; once released all passes in order."""
+    b = Bench(so)
+    b.packet.send(qpi=1, psn=0)
+    b.run(3)
+    b.absent(1)                    # found out while the first is in the check stage and the second behind it.
+    for psn in range(1, 6):
+        b.packet.send(qpi=1, psn=psn)
+        b.packet.send(qpi=2, psn=psn)
+    b.wake.send(qpi=1)
+    b.run(200)
+    assert b.psns(1) == [0] and b.psns(2) == list(range(1, 6)) and b.sim.peek("parked") == 5
+    b.absent()
+    b.released.send(qpi=1)
+    b.packet.send(qpi=1, psn=6)
+    b.run(200)
+    assert b.psns(1) == list(range(7)) and b.sim.peek("parked") == 0
+
+
+def test_page_behind_a_starved_head(so):
+    """A packet in the check stage that has to be parked goes before those that came while a page was found missing."""
+    for wait in range(1, 12):
+        b = Bench(so)
+        b.starve(1)
+        b.packet.send(qpi=1, psn=0)
+        b.run(wait)
+        b.absent(1)
+        for psn in range(1, 4):
+            b.packet.send(qpi=1, psn=psn)
+        b.run(60)
+        b.starve()
+        b.wake.send(qpi=1)
+        b.run(20)
+        b.absent()
+        b.released.send(qpi=1)
+        b.run(200)
+        assert b.psns(1) == list(range(4)) and b.sim.peek("parked") == 0, wait
+
+
+def test_page_and_reset(so):
+    """RESET and ERR of a QP that waits for a page take effect once it is released, with its packets before them."""
+    for op in (CTL_RESET, CTL_ERR):
+        b = Bench(so)
+        b.absent(1)
+        for psn in range(3):
+            b.packet.send(qpi=1, psn=psn)
+        b.run(30)
+        b.ctl.send(qpi=1, op=op)
+        b.run(100)
+        assert b.ctl.pending and not b.psns(1)
+        b.absent()
+        b.released.send(qpi=1)
+        b.run(200)
+        assert not b.ctl.pending and b.psns(1) == list(range(3)) and b.left[-1]["pseudo"] == PSEUDO_CTL
+
+
+def test_chunks_of_others(so):
+    """Where what others hold leaves no chunks a packet that would have to wait is dropped, others pass."""
+    b = Bench(so)
+    b.absent(1)
+    b.sim.poke("held_more", 256)
+    b.run(3)
+    for q in (1, 2):
+        b.packet.send(qpi=q, psn=0)
+    b.run(60)
+    assert b.dropped == [(1, 0)] and b.psns(2) == [0] and b.sim.peek("parked") == 0

@@ -2,7 +2,8 @@
 """Memory regions: keys, protection and translation.
 
 Ref: InfiniBand Architecture vol. 1 ch. 9.7.4.1.4 (remote access), 10.6.3 (keys, protection domains).
-Not supported: page tables (regions are contiguous), memory windows, zero-based regions.
+Not supported: page tables (regions are contiguous), memory windows, zero-based regions. Clients bear that an access misses
+all the same, as it will where a page list is in memory.
 """
 from migen import *
 
@@ -23,16 +24,76 @@ ROW = [("enable", 1), ("variant", 8), ("access", 4), ("pd", 16), ("target", TARG
 
 
 class MRPort:
-    """Client port: `request` (mr_request_description), `result` (mr_result_description, valid only)."""
+    """Client port: `request` (mr_request_description), `result` (mr_result_description, valid only, in order).
+
+    `wake`: a page has come; what has missed may be asked again.
+    """
     def __init__(self):
         self.request = stream.Endpoint(mr_request_description())
         self.result  = stream.Endpoint(mr_result_description())
+        self.wake    = Signal()
         self.phases  = []
 
     def track(self, begun, ended):
         """Tells of the client's accesses: one pulse of `begun` at or before a request, one of `ended` when
         the access has left this phase, in order. Phases of one access are tracked one after the other."""
         self.phases.append((begun, ended))
+
+
+# AbsentPages --------------------------------------------------------------------------------------
+
+class AbsentPages(LiteXModule):
+    """Simulation: accesses miss at random, and pages come some clocks later, as if their lists lay in memory.
+
+    Parameters
+    ----------
+    chance : int
+        Of 256 accesses so many miss.
+    shortest, longest : int
+        Clocks from a miss until its page comes.
+
+    Endpoints
+    ---------
+    missing : out; the access of this clock misses.
+    missed : in; it was one that counts. wake : out; pulse, a page has come.
+
+    Latency: none. Errors: none; of more than PAGES misses under way the further ones bring no page of their own.
+    """
+    PAGES = 16
+
+    def __init__(self, chance, shortest, longest):
+        if not 0 < chance < 256:
+            raise ValueError(f"chance must be 1 to 255 of 256 accesses, not {chance!r}")
+        if not 1 <= shortest <= longest < 1 << 16:
+            raise ValueError(f"shortest and longest must be 1 to 65535 clocks in this order, not {shortest!r} and {longest!r}")
+        self.missing, self.missed, self.wake = Signal(), Signal(), Signal()
+
+        # # #
+
+        state  = Signal(32, reset=0x2545_f491)
+        timers = [Signal(max=longest + 1) for _ in range(self.PAGES)]
+        turn   = Signal(max=self.PAGES)
+        delay  = Signal(max=longest + 1)
+        self.comb += [
+            self.missing.eq(state[:8] < chance),
+            # The range times 16 drawn bits: its upper part is spread over the range.
+            delay.eq(shortest + (((longest - shortest + 1)*state[12:28]) >> 16)),
+        ]
+        # Galois, eight steps a clock.
+        following = state
+        for _ in range(8):
+            step = Signal(32)
+            self.comb += step.eq(Cat(following[1:], 0) ^ Mux(following[0], 0xa300_0000, 0))
+            following = step
+        self.sync += [
+            state.eq(following),
+            self.wake.eq(Reduce("OR", [timer == 1 for timer in timers])),
+            [If(timer != 0, timer.eq(timer - 1)) for timer in timers],
+            If(self.missed,
+                turn.eq(turn + 1),
+                Case(turn, {n: If(timer == 0, timer.eq(delay)) for n, timer in enumerate(timers)}),
+            ),
+        ]
 
 
 # MRTable ------------------------------------------------------------------------------------------
@@ -48,6 +109,8 @@ class MRTable(LiteXModule):
         Regions, a power of two from 16 to 65536.
     patience : int
         Clocks an invalidation waits at most: data may be held by a wire that is down. The key is dead from the start.
+    absent : (chance, shortest, longest) or None
+        Simulation: of 256 good accesses so many miss at random, and a page comes so many clocks later.
 
     Endpoints
     ---------
@@ -57,10 +120,10 @@ class MRTable(LiteXModule):
         invalidates that first.
     get_port() : MRPort
         A client; call before finalisation.
-    Latency: a request is accepted when its turn comes (round robin); the result follows five clocks later.
+    Latency: a request is accepted when its turn comes (round robin); the result follows, in order; five clocks later.
     Errors : rows in this order: MR_KEY (index, validity, variant), MR_PD, MR_ACCESS, MR_BOUNDS.
     """
-    def __init__(self, n_mrs=DEFAULT_MRS, patience=1 << 20):
+    def __init__(self, n_mrs=DEFAULT_MRS, patience=1 << 20, absent=None):
         if n_mrs < 16 or n_mrs > MAX_MRS or n_mrs & (n_mrs - 1):
             raise ValueError(f"n_mrs must be a power of two from 16 to {MAX_MRS}, not {n_mrs!r}")
         if patience < 2:
@@ -74,6 +137,13 @@ class MRTable(LiteXModule):
 
         # # #
 
+        self.judged  = Record([("key", 32), ("va", 64)])     # the access to be judged, were its key good; it misses if `missing`.
+        self.missing = Signal()
+        self.wake    = Signal()
+        if absent:
+            self.absent = pages = AbsentPages(*absent)
+            self.comb += self.missing.eq(pages.missing), self.wake.eq(pages.wake)
+        self.missed = Signal()           # an access has missed.
         self.rows = Table(ROW, n_mrs)
         self.used = Table(1, n_mrs)      # the row is valid.
         self.read_port = self.rows.get_port()
@@ -165,6 +235,9 @@ class MRTable(LiteXModule):
             request.payload.eq(port.request.payload),
             port.request.ready.eq(open_),
         ] for n, port in enumerate(self.ports)})
+        self.comb += [port.wake.eq(self.wake) for port in self.ports]
+        if hasattr(self, "absent"):
+            self.comb += self.absent.missed.eq(self.missed)
         self._add_pipeline(request, grant)
 
     def _add_drain(self):
@@ -218,12 +291,18 @@ class MRTable(LiteXModule):
             delta_hi4.eq(row.delta[32:]),
         ]
         # Clock 4 -> 5.
-        bounds = Signal()
-        self.comb += bounds.eq((va_gt | (va_eq & va_ge_low)) & (end_lt | (end_eq & end_le_low)))
+        bounds, miss = Signal(), Signal()
+        self.comb += [
+            bounds.eq((va_gt | (va_eq & va_ge_low)) & (end_lt | (end_eq & end_le_low))),
+            self.judged.key.eq(s4.key), self.judged.va.eq(s4.va),
+            miss.eq(key & pd & access & bounds & self.missing),
+            self.missed.eq(s4.valid & miss),
+        ]
         for n, port in enumerate(self.ports):
             self.comb += port.result.first.eq(1), port.result.last.eq(1)
             self.sync += [
                 port.result.valid.eq(s4.valid & (s4.grant == n)),
+                port.result.miss.eq(miss),
                 port.result.target.eq(target4),
                 port.result.addr.eq(Cat(addr4[:32], (s4.va[32:] + delta_hi4 + addr4[32])[:32])),
                 If(~key,

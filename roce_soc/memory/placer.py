@@ -25,7 +25,7 @@ class PlacerPort:
 
     With `late` the addresses come behind the records, that packets may leave the buffer while their keys are
     checked: `where` has one item for each record of a length other than 0, in order. Without `write` the
-    packet is dropped, its done has no error.
+    packet is dropped, or with `keep` stays in the buffer; its done has no error.
     """
     def __init__(self, late):
         self.late  = late
@@ -60,7 +60,7 @@ class PayloadPlacer(LiteXModule):
     Endpoints
     ---------
     get_port(late=False) : PlacerPort
-    fetch, data : packet buffer's fetch sink and data source
+    fetch, data, keep : packet buffer's fetch sink and data source; keep: the packet being taken stays there
     port : MemoryWritePort, out
 
     Latency: record to fetch none, address to first step 1 clock, first stored beat to wdata 2 clocks; max(beats
@@ -71,6 +71,7 @@ class PayloadPlacer(LiteXModule):
         self.clients = []
         self.fetch   = stream.Endpoint([("slot", 10), ("discard", 1)])
         self.data    = stream.Endpoint([("data", dw)])
+        self.keep    = Signal()
         self.port    = MemoryWritePort(dw)
         self.quiet   = Signal()     # no record under way.
         self.dw      = dw
@@ -157,7 +158,7 @@ class PayloadPlacer(LiteXModule):
             If(load,
                 job.valid.eq(1),
                 [getattr(job, name).eq(getattr(jobs.source, name)) for name in ("offset", "length", "qpi")],
-                [getattr(job, name).eq(getattr(where, name)) for name in ("write", "target", "addr")],
+                [getattr(job, name).eq(getattr(where, name)) for name in ("write", "keep", "target", "addr")],
                 job.crosses.eq(crosses),
             ),
         ]
@@ -182,6 +183,7 @@ class PayloadPlacer(LiteXModule):
         page_line, page_first, page_last = Signal(6), Signal(), Signal()
         tag = Signal(TAG_WIDTH)
         self.comb += [
+            self.keep.eq(job.keep),
             lane.eq(job.addr[:6]),
             turn.eq(lane - job.offset),
             lines.eq((lane + job.length + DATA_BYTES - 1) >> 6),

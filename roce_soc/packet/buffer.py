@@ -10,19 +10,26 @@ from litex.soc.interconnect import stream
 
 from roce_soc.bounds import counted
 from roce_soc.common import (
-    DATA_WIDTH, refusal_description, rx_beats_description, rx_packet_description, rx_verdict_description)
+    DATA_BYTES, DATA_WIDTH, refusal_description, rx_beats_description, rx_packet_description, rx_verdict_description)
 from roce_soc.errors import ERRORS
 from roce_soc.table import BypassFIFO, BypassQueue, InitWalker, clocked_port
 
 CHUNK_BEATS  = 8
 RECORD_DEPTH = 64      # packets that may wait for the responder or the completer.
 FRAME_DEPTH  = 32      # frames between their last beat and their verdict.
+CHUNK_SHIFT  = log2_int(CHUNK_BEATS*DATA_BYTES)
+CHUNK_ROUND  = CHUNK_BEATS*DATA_BYTES - 1
+
+
+def chunks_of(packet):
+    """Chunks of the packet buffer that a packet holds (expression)."""
+    return Mux(packet.has_slot, (packet.offset + packet.length + CHUNK_ROUND)[CHUNK_SHIFT:], 0)
 
 
 # PacketBuffer -------------------------------------------------------------------------------------
 
 class PacketBuffer(LiteXModule):
-    """Stores payload beats as they come, hands out records of good packets, frees chunks as they are read.
+    """Stores payload beats as they come, hands out records of good packets, frees chunks as their beats are taken.
 
     A frame takes chunks from the free list while it arrives; its chunk list is committed by a good
     verdict or given back by a bad one, whole in both cases. There is no order among committed
@@ -45,6 +52,8 @@ class PacketBuffer(LiteXModule):
         Read a packet's beats and free its chunks, or (discard) only free them; served in order.
     data : {data}, out
         Stored beats of the fetched packet, first and last mark the packet.
+    keep : in
+        The packet whose beats are being taken stays, to be fetched again.
     refusal : refusal_description(), out
         One pulse for each frame that was not handed out.
 
@@ -63,6 +72,7 @@ class PacketBuffer(LiteXModule):
         self.response = stream.Endpoint(rx_packet_description())
         self.fetch    = stream.Endpoint([("slot", 10), ("discard", 1)])
         self.data     = stream.Endpoint([("data", dw)])
+        self.keep     = Signal()
         self.refusal  = stream.Endpoint(refusal_description())
         self.ready      = Signal()                       # init walker has filled the free list.
         self.chunks_free = Signal(max=n_chunks + 1)      # for monitoring: all of them when idle.
@@ -79,7 +89,7 @@ class PacketBuffer(LiteXModule):
         size_write, size_read = sizes.get_port(write_capable=True), sizes.get_port(async_read=True)
         self.specials += storage, links, sizes, store_port, load_port, link_write, link_read, size_write, size_read
 
-        # Free list: filled once by a walker, then by the reader.
+        # Free list: filled once by a walker, then by discards and by the beats that are taken.
         self.free = free = stream.SyncFIFO([("chunk", chunk_bits)], n_chunks, buffered=True)
         self.submodules += counted(free, "chunks: there are n_chunks, each once in the list or in a packet")
         self.walker = walker = InitWalker(n_chunks)
@@ -212,21 +222,25 @@ class PacketBuffer(LiteXModule):
         step_chunk_ends                   = Signal()
         use_drop                          = Signal()
         next_slot                         = Signal(chunk_bits)
-        room_out                          = Signal()
+        room_out, freed                   = Signal(), Signal()
+        # Beats under way; `ends`: the last one of `chunk`.
+        self.output = output              = BypassFIFO([("data", dw), ("chunk", chunk_bits), ("ends", 1)], 16, frames=True)
+        beat_out                          = output.source
         self.comb += [
             use_drop.eq(drops.source.valid),
             next_slot.eq(Mux(use_drop, drops.source.slot, self.fetch.slot)),
             size_read.adr.eq(next_slot),
             link_read.adr.eq(job_chunk),
-            step.eq(job_valid & (job_discard | room_out)),
+            freed.eq(beat_out.valid & beat_out.ready & beat_out.ends & ~self.keep),
+            step.eq(job_valid & Mux(job_discard, ~freed, room_out)),
             # A discard frees a chunk each clock, a fetch reads a beat.
             job_last.eq(Mux(job_discard, job_left <= CHUNK_BEATS, job_left == 1)),
             step_chunk_ends.eq(job_discard | (job_lane == CHUNK_BEATS - 1) | job_last),
             load.eq(~job_valid | (step & job_last)),
             drops.source.ready.eq(load),
             self.fetch.ready.eq(load & ~use_drop),
-            release.valid.eq(step & step_chunk_ends),
-            release.chunk.eq(job_chunk),
+            release.valid.eq(freed | (step & job_discard)),
+            release.chunk.eq(Mux(freed, beat_out.chunk, job_chunk)),
         ]
         self.sync += [
             If(step,
@@ -246,9 +260,8 @@ class PacketBuffer(LiteXModule):
         ]
 
         # RAM output: two registers, then a small FIFO that always has room for what is under way.
-        self.output = output = BypassFIFO([("data", dw)], 16, frames=True)
         self.submodules += counted(output, "beats on their way: `pending`")
-        flags   = [Record([("valid", 1), ("first", 1), ("last", 1)]) for _ in range(2)]
+        flags   = [Record([("valid", 1), ("first", 1), ("last", 1), ("chunk", chunk_bits), ("ends", 1)]) for _ in range(2)]
         q       = Signal(dw)
         pending = Signal(max=17)     # beats promised to `output`.
         read    = Signal()
@@ -261,10 +274,13 @@ class PacketBuffer(LiteXModule):
             output.sink.first.eq(flags[1].first),
             output.sink.last.eq(flags[1].last),
             output.sink.data.eq(q),
-            output.source.connect(self.data),
+            output.sink.chunk.eq(flags[1].chunk),
+            output.sink.ends.eq(flags[1].ends),
+            beat_out.connect(self.data, omit={"chunk", "ends"}),
         ]
         self.sync += [
             flags[0].valid.eq(read), flags[0].first.eq(job_first), flags[0].last.eq(job_last),
+            flags[0].chunk.eq(job_chunk), flags[0].ends.eq(step_chunk_ends),
             flags[1].eq(flags[0]),
             # What the RAM shows between reads may be of a frame that is not judged yet.
             If(flags[0].valid, q.eq(load_port.dat_r)),

@@ -23,6 +23,8 @@ class RoCESendSide(LiteXModule):
     context : QPContext
     requester_mr, completer_mr : {request, result}
         Two ports of the MR table.
+    n_chunks : int
+        Chunks of the packet buffer.
 
     Endpoints
     ---------
@@ -34,11 +36,11 @@ class RoCESendSide(LiteXModule):
 
     Latency: README.md, B4, B7. Errors: rows of REQUESTER, COMPLETER and QUEUE, by the parts.
     """
-    def __init__(self, context, requester_mr, completer_mr):
+    def __init__(self, context, requester_mr, completer_mr, n_chunks=512):
         self.state     = state     = SendState(context.n_qps)
         self.sq        = sq        = SendQueues(context, n_kicks=1)
         self.requester = requester = RoCERequester(context, state, sq, requester_mr)
-        self.completer = completer = RoCECompleter(context, state, completer_mr)
+        self.completer = completer = RoCECompleter(context, state, completer_mr, n_chunks)
         self.items     = items     = RetireItems(context.n_qps)
         self.walker    = walker    = RetireWalker(context, state)
         self.scanner   = scanner   = TimerScanner(context.n_qps)
@@ -47,7 +49,7 @@ class RoCESendSide(LiteXModule):
         # # #
 
         self.comb += [
-            self.ready.eq(state.ready & sq.ready & items.ready & walker.flags.ready & walker.tells.ready),
+            self.ready.eq(state.ready & sq.ready & items.ready & requester.ready & completer.ready & walker.flags.ready & walker.tells.ready),
             scanner.scan.connect(completer.scan),
             requester.now.eq(scanner.now),
             completer.now.eq(scanner.now),

@@ -30,10 +30,14 @@ TIMEOUT_SHIFT = 4       # 4.096 us * 2^n are 2^(n + 4) ticks.
 
 
 def work_layout():
-    """A visit on its way to the placer: the payload's place record, then what the walker is told."""
+    """A visit on its way to the placer: the payload's place record, then what the walker is told.
+
+    key, va, pd: of the key check. again: was put off before.
+    """
     names = ("qpi", "has_slot", "slot", "offset", "length", "psn")
     packet = [f for f in rx_packet_description().payload_layout if f[0] in names]
-    return packet + [("record", 1), ("check", 1), ("tell", 1), ("una", 24), ("action", ITEM_BITS), ("row", ROW_WIDTH)]
+    return packet + [("record", 1), ("check", 1), ("tell", 1), ("una", 24), ("action", ITEM_BITS), ("row", ROW_WIDTH),
+        ("key", 32), ("va", 64), ("pd", 16), ("again", 1)]
 
 
 # CompleterDecide ----------------------------------------------------------------------------------
@@ -57,6 +61,12 @@ class CompleterDecide(LiteXModule):
     seek : kick_description(), in
         The requester asks for the oldest message left.
     ctl : ctl_description(), in
+    again : work_layout(), in
+        Works that were put off: each is offered with its key check anew, in a clock in which no visit ends.
+    hurry : in
+        No visit is to begin, for the sake of `again`.
+    full, put_off(qpi) : in, expression
+        Responses of QPs that are put off are dropped, there is no place for more of them.
     now : in
         Time in ticks.
     work : work_layout(), out
@@ -66,15 +76,18 @@ class CompleterDecide(LiteXModule):
     refusal : refusal_description(), out
 
     Latency: 6 clocks from one visit of a QP to its next; different QPs one a clock.
-    Errors : see CompleterRules.
+    Errors : see CompleterRules; BUFFER_FULL for a response that is dropped.
     """
-    def __init__(self, context, state):
+    def __init__(self, context, state, put_off):
         bits = state.bits
         # Stream Endpoints.
         self.response = stream.Endpoint(rx_packet_description())
         self.scan     = stream.Endpoint(kick_description())
         self.seek     = stream.Endpoint(kick_description())
         self.ctl      = stream.Endpoint(ctl_description())
+        self.again    = stream.Endpoint(work_layout())
+        self.hurry    = Signal()
+        self.full     = Signal()
         self.now      = Signal(TIME_WIDTH)
         self.work     = stream.Endpoint(work_layout())
         self.check    = stream.Endpoint(mr_request_description())
@@ -82,7 +95,7 @@ class CompleterDecide(LiteXModule):
 
         # # #
 
-        self.state  = state
+        self.state, self.put_off = state, put_off
         self.works  = stream.SyncFIFO(work_layout(), WORKS, buffered=True)
         self.checks = stream.SyncFIFO(mr_request_description(), WORKS)
         self.submodules += counted(self.works, "visits on their way: `room` keeps STAGES + 2 places")
@@ -100,7 +113,7 @@ class CompleterDecide(LiteXModule):
             self.works.source.connect(self.work),
             self.checks.source.connect(self.check),
         ]
-        step = [("valid", 1), ("kind", 2), ("op", 3), ("ctl_psn", 24)]
+        step = [("valid", 1), ("kind", 2), ("op", 3), ("ctl_psn", 24), ("drop", 1)]
         self.stages = [Record(step + rx_packet_description().payload_layout) for _ in range(STAGES + 1)]
         self.add_take()
         self.add_distances()
@@ -113,7 +126,7 @@ class CompleterDecide(LiteXModule):
         c = self.stages
         room = Signal()
         self.comb += [
-            room.eq((self.works.level <= WORKS - STAGES - 2) & self.state.ready),
+            room.eq((self.works.level <= WORKS - STAGES - 2) & self.state.ready & ~self.hurry),
             c[0].raw_bits().eq(0),
         ]
         free = []
@@ -145,6 +158,7 @@ class CompleterDecide(LiteXModule):
                 self.response.ready.eq(1),
                 c[0].valid.eq(1),
                 c[0].kind.eq(RESPONSE),
+                c[0].drop.eq(self.full & self.put_off(self.response.qpi)),
                 [getattr(c[0], f[0]).eq(getattr(self.response, f[0]))
                     for f in rx_packet_description().payload_layout],
             ),
@@ -276,12 +290,19 @@ class CompleterDecide(LiteXModule):
             work.una.eq(c5.row_una),
             work.action.eq(c5.action),
             work.row.eq(c5.error),
+            work.key.eq(c5.read_lkey),
+            work.va.eq(c5.read_va + c5.offset),
+            work.pd.eq(c5.pd),
+            # In a clock without a visit.
+            self.again.ready.eq(~packet.valid & (self.works.level <= WORKS - STAGES - 2)),
+            If(self.again.valid & self.again.ready,
+                work.valid.eq(1),
+                work.payload.eq(self.again.payload),
+                work.again.eq(1),
+            ),
             check.valid.eq(work.valid & work.check),
-            check.key.eq(c5.read_lkey),
-            check.va.eq(c5.read_va + c5.offset),
-            check.length.eq(packet.length),
+            [getattr(check, n).eq(getattr(work, n)) for n in ("key", "va", "length", "pd")],
             check.access.eq(ACCESS_LOCAL_WRITE),
-            check.pd.eq(c5.pd),
         ]
         refusal = self.refusal
         self.comb += [refusal.first.eq(1), refusal.last.eq(1)]

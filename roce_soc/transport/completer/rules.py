@@ -64,7 +64,7 @@ class CompleterRules(LiteXModule):
         self.moved  = Signal()
         live = Signal()
         self.comb += [
-            live.eq(c.live & ~c.dead),
+            live.eq(c.live & ~c.dead & ~visit.drop),
             self.una.eq(c.una),
             Case(visit.kind, {
                 RESPONSE : If(live, *self.response_rules(c, visit)),
@@ -178,7 +178,7 @@ class CompleterRules(LiteXModule):
 
         return [
             If(self.advance | self.retry | self.rnr | self.fail, v.row_una.eq(self.una)),
-            v.error.eq(self.reason),
+            v.error.eq(Mux((visit.kind == RESPONSE) & visit.drop, index_of("BUFFER_FULL"), self.reason)),
             v.place.eq(self.place),
             If(self.place & c.at_last, v.row_read_head.eq(c.read_head + 1)),
             If(self.moved,

@@ -132,7 +132,7 @@ class RoCEReply(LiteXModule):
     def _add_choice(self):
         """One operation a clock: what the ring returned, a failure, a record not sent at once, a turn."""
         op, sink, work, send, ring = self.ops[0], self.sink, self.work, self.send, self.ring
-        fail, accept, turn, sent = Signal(), Signal(), Signal(), Signal()
+        fail, accept, turn, sent, qpi = Signal(), Signal(), Signal(), Signal(), Signal(QPI_WIDTH)
         known, asked = Signal(), self.asked.source
         self.comb += [
             fail.eq(send.fail.valid & (self.kills.level < 8) & ~ring.loaded_valid),
@@ -147,13 +147,14 @@ class RoCEReply(LiteXModule):
             sent.eq(send.quick.valid & send.quick.ready),
             turn.eq(work.source.valid & ~ring.loaded_valid & ~fail & ~ring.known & ~accept & send.room),
             work.source.ready.eq(turn),
+            qpi.eq(Mux(ring.loaded_valid, ring.loaded_qpi, Mux(fail, send.fail.qpi, Mux(known, asked.qpi,
+                Mux(accept, sink.qpi, work.source.qpi))))),
         ]
         self.sync += [
-            op.room.eq(send.room),
+            op.room.eq(send.room & ~send.put_off(qpi)),
             op.valid.eq(ring.loaded_valid | fail | known | accept & ~(sent & ~send.quick.read) | turn),
             op.sent.eq(sent),
-            op.qpi.eq(Mux(ring.loaded_valid, ring.loaded_qpi, Mux(fail, send.fail.qpi, Mux(known, asked.qpi,
-                Mux(accept, sink.qpi, work.source.qpi))))),
+            op.qpi.eq(qpi),
             op.kind.eq(Mux(ring.loaded_valid, OP_LOADED,
                 Mux(fail, OP_FAIL, Mux(known, OP_AGAIN, Mux(accept, OP_ACCEPT, OP_TURN))))),
             # Of a look-up: an entry was found.
@@ -374,7 +375,10 @@ class RoCEReply(LiteXModule):
         """One packet of the QP, or the next READ from the ring."""
         old, new, tx, more = self.old, self.new, self.tx, Signal()
         return [
-            If(old.active,
+            If(~self.op.room,
+                # It waits for a page; its turn goes round.
+                self.push.eq(1),
+            ).Elif(old.active,
                 self.emit.eq(1),
             ).Elif(self.waiting,
                 self._load(),

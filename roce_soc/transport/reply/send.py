@@ -15,12 +15,15 @@ from roce_soc.common import (
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import NAK_PSN_SEQUENCE
 from roce_soc.table import BypassFIFO, FlagTable, Table
+from roce_soc.memory.deferred import Deferred
 from roce_soc.transport.reply.bypass import quick_layout
 from roce_soc.transport.responder.layout import READ_INDEX_WIDTH, kill_description
 from roce_soc.verbs import ACCESS_REMOTE_READ
 
 REPLIES   = 32    # packets waiting for their key check.
 ON_THE_WAY = 6    # places kept for operations that have begun.
+DEFERRED  = 256   # replies of all QPs that wait for a page.
+RESERVE   = 2*REPLIES    # places for replies that may still have to wait when there is no `room` any more.
 
 REPLY_FIELDS = ("qpi", "opcode", "psn", "syndrome", "msn", "length")
 TX_FIELDS    = REPLY_FIELDS + ("target", "addr")
@@ -43,10 +46,13 @@ def send_layout():
 class ReplySend(LiteXModule):
     """Keeps the scheduler's order through the key checks and follows packets until they were sent.
 
+    A reply whose page is not on chip is put off, and with it what its QP has behind it, until the page has come.
+
     Endpoints
     ---------
     sink : send_layout, in
         Valid only; `room` says that what has begun and one more will be taken.
+    put_off(qpi) : expression, replies of `qpi` wait for a page; it should give no more. wake : in, a page has come.
     quick : quick_layout, in
         A reply with nothing before it, not even here: `ready` when it can leave at once.
     request, result : MR port
@@ -82,7 +88,10 @@ class ReplySend(LiteXModule):
         self.bits    = log2_int(n_qps)
         self.done    = Table(READ_INDEX_WIDTH, n_qps, distributed=True)
         self.failed  = FlagTable(n_qps)
-        self.waiting = waiting = stream.SyncFIFO(send_layout(), REPLIES, buffered=True)
+        self.deferred = deferred = Deferred(send_layout(), n_qps, DEFERRED)
+        self.put_off, self.wake = deferred.waits, deferred.wake
+        # deferred: was put off before.
+        self.waiting = waiting = stream.SyncFIFO(send_layout() + [("deferred", 1)], REPLIES, buffered=True)
         self.keys    = keys    = BypassFIFO(mr_request_description(), REPLIES)
         self.results = results = BypassFIFO(mr_result_description(), REPLIES)
         self.controls, self.readss = stream.SyncFIFO(tx_packet_description(), 4), stream.SyncFIFO(tx_packet_description(), 4)
@@ -94,18 +103,23 @@ class ReplySend(LiteXModule):
             (results,     "READs in `waiting`, which has as many places"),
             (self.faults, "packets in `flight`, and replies behind 8 places"),
         )]
-        sink = self.sink
+        sink, again, enter = self.sink, deferred.source, waiting.sink
         self.direct = direct = Signal()
         self.comb += [
-            self.ready.eq(self.done.ready & self.failed.ready),
-            self.room.eq(waiting.level < REPLIES - ON_THE_WAY),
+            self.ready.eq(self.done.ready & self.failed.ready & deferred.ready),
+            self.room.eq((waiting.level < REPLIES - ON_THE_WAY) & (deferred.free >= RESERVE) & ~deferred.hurry),
             # An acknowledge on the control path with nothing before it goes straight out.
-            direct.eq(sink.valid & (sink.kind == TX_ACK) & (waiting.level == 0) & self.controls.sink.ready),
-            sink.connect(waiting.sink, omit={"valid"}),
-            waiting.sink.valid.eq(sink.valid & ~direct),
-            keys.sink.valid.eq(sink.valid & (sink.kind == TX_READ) & (sink.check_length != 0)),
-            keys.sink.key.eq(sink.rkey), keys.sink.va.eq(sink.va), keys.sink.length.eq(sink.check_length),
-            keys.sink.pd.eq(sink.pd), keys.sink.access.eq(ACCESS_REMOTE_READ),
+            direct.eq(sink.valid & (sink.kind == TX_ACK) & (waiting.level == 0) & self.controls.sink.ready
+                & ~self.put_off(sink.qpi)),
+            # What was put off begins anew in a clock in which the scheduler gives nothing.
+            again.ready.eq(~sink.valid & (waiting.level < REPLIES - ON_THE_WAY)),
+            enter.valid.eq(Mux(sink.valid, ~direct, again.valid & again.ready)),
+            [getattr(enter, name).eq(Mux(sink.valid, getattr(sink, name), getattr(again, name))) for name, _ in send_layout()],
+            enter.deferred.eq(~sink.valid),
+            enter.first.eq(1), enter.last.eq(1),
+            keys.sink.valid.eq(enter.valid & (enter.kind == TX_READ) & (enter.check_length != 0)),
+            keys.sink.key.eq(enter.rkey), keys.sink.va.eq(enter.va), keys.sink.length.eq(enter.check_length),
+            keys.sink.pd.eq(enter.pd), keys.sink.access.eq(ACCESS_REMOTE_READ),
             keys.source.connect(self.request),
             self.result.connect(results.sink),
         ]
@@ -117,7 +131,7 @@ class ReplySend(LiteXModule):
 
     def connect_mr(self, port):
         """Connects the MR port of the READ replies, with its tracking: checked, then read and sent."""
-        self.comb += self.request.connect(port.request), port.result.connect(self.result)
+        self.comb += self.request.connect(port.request), port.result.connect(self.result), self.wake.eq(port.wake)
         port.track(self.keys.sink.valid, self.results.source.valid & self.results.source.ready)
         # Beside it the responder tracks a READ from its answer to here (quick).
         port.track(0, 0)
@@ -125,11 +139,12 @@ class ReplySend(LiteXModule):
 
     def _add_exit(self):
         """The oldest reply leaves when its key is known; a failed one stops its QP."""
-        w, results, bits = self.waiting.source, self.results.source, self.bits
+        w, results, bits, deferred = self.waiting.source, self.results.source, self.bits, self.deferred
         control, reads, flight = self.controls.sink, self.readss.sink, self.flight.sink
         last_nak = (w.syndrome[5:7] == 3) & (w.syndrome != NAK_PSN_SEQUENCE)
         is_read, checked, known, bad, dropped = Signal(), Signal(), Signal(), Signal(), Signal()
         to_control, to_reads, fire, fault, refused = (Signal() for _ in range(5))
+        miss, put_off, failed = Signal(), Signal(), Signal()
         self.comb += [
             is_read.eq(w.kind == TX_READ),
             checked.eq(is_read & (w.check_length != 0)),
@@ -137,10 +152,19 @@ class ReplySend(LiteXModule):
             # Set with the failure itself, cleared by the mark that starts or resets the QP.
             # With a failed READ go the acknowledges of what came behind it; the NAK that ends the QP stays.
             refused.eq(checked & results.valid & (results.row != 0)),
-            dropped.eq((is_read | ((w.kind == TX_INBAND) & ~last_nak)) & self.failed.read(w.qpi[:bits]) | (refused & w.again)),
-            bad.eq(known & refused & ~dropped),
-            to_control.eq((w.kind == TX_ACK) | (w.kind == TX_MARK)),
-            to_reads.eq(((w.kind == TX_INBAND) | (w.kind == TX_MARK) | is_read) & ~dropped),
+            failed.eq((is_read | ((w.kind == TX_INBAND) & ~last_nak)) & self.failed.read(w.qpi[:bits])),
+            # What a failure before it drops needs no page.
+            miss.eq(checked & results.miss & ~failed),
+            put_off.eq(miss | (deferred.waits(w.qpi) & ~w.deferred)),
+            dropped.eq(failed | (refused & w.again)),
+            bad.eq(known & refused & ~dropped & ~put_off),
+            to_control.eq(((w.kind == TX_ACK) | (w.kind == TX_MARK)) & ~put_off),
+            to_reads.eq(((w.kind == TX_INBAND) | (w.kind == TX_MARK) | is_read) & ~dropped & ~put_off),
+            [getattr(deferred.record, name).eq(getattr(w, name)) for name, _ in send_layout()],
+            deferred.append.eq(w.valid & w.ready & put_off & ~w.deferred), deferred.miss.eq(miss),
+            deferred.missed.eq(w.valid & w.ready & miss & w.deferred),
+            deferred.passed.eq(w.valid & w.ready & ~miss & w.deferred),
+            deferred.released.ready.eq(1),
             fire.eq(known & ~bad & ~(w.after_control & self.controls.source.valid)
                 & (control.ready | ~to_control) & ((reads.ready & flight.ready) | ~to_reads)),
             fault.eq(bad & ~self.returned.valid & (self.faults.level < 8)),
@@ -157,7 +181,7 @@ class ReplySend(LiteXModule):
             If(self.returned.valid, self.faults.sink.payload.eq(self.returned.payload)),
             self.failed.set.eq(self.faults.sink.valid), self.failed.set_adr.eq(self.faults.sink.qpi),
             self.faults.source.connect(self.fail),
-            self.failed.clear.eq(fire & (w.kind == TX_MARK)), self.failed.clear_adr.eq(w.qpi),
+            self.failed.clear.eq(fire & (w.kind == TX_MARK) & ~put_off), self.failed.clear_adr.eq(w.qpi),
         ]
         for tx, owner in ((control, OWNER_ACK), (reads, OWNER_RESPONDER)):
             self.comb += [
@@ -177,6 +201,7 @@ class ReplySend(LiteXModule):
         self.comb += [
             by_reads.eq(quick.read | quick.inband),
             quick.ready.eq(~self.sink.valid & (self.waiting.level == 0) & ~self.failed.read(quick.qpi[:self.bits])
+                & ~self.put_off(quick.qpi)
                 & ~(quick.after_control & self.controls.source.valid)
                 & Mux(by_reads, reads.ready & flight.ready, control.ready)),
             taken.eq(quick.valid & quick.ready),

@@ -8,8 +8,10 @@ from litex.soc.interconnect import stream
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, CTL_STOP, OWNER_REQUESTER, mr_result_description, tx_sent_description
 from roce_soc.errors import ROW_WIDTH, index_of
 from roce_soc.table import KickQueue
+from roce_soc.memory.deferred import MissQueue
 from roce_soc.transport.requester.state import (
-    GENERATION_WIDTH, LOCAL_FAULT, LOCAL_KICK, PSN_WIDTH, TIME_WIDTH, burst_layout, local_description)
+    GENERATION_WIDTH, LOCAL_FAULT, LOCAL_KICK, PSN_WIDTH, REWIND_MISS, TIME_WIDTH, burst_layout, local_description,
+    rewind_description)
 
 
 # RequesterLaunch ----------------------------------------------------------------------------------
@@ -20,6 +22,9 @@ class RequesterLaunch(LiteXModule):
     A local failure (work request, key, payload not readable) halts the QP there: bursts of the message and of
     later ones are entered but not sent, older ones still are; the walker fails the message when those are done.
     Bursts from before a rewind are entered but not sent either: the rewind sends them again.
+
+    A burst whose page is not on chip is entered and not sent, and so are those of its QP that were visited behind it. When the
+    page has come a rewind of the stage's own goes back to it.
 
     A payload that could not be read is state of its QP, the oldest PSN of all that failed, so as many may fail at once as
     packets are under way. What transmit returns also tells the completer how far the wire has got: `wire`, and since when
@@ -39,6 +44,10 @@ class RequesterLaunch(LiteXModule):
     source : burst_layout(), out
         Bursts to send, `target` and `addr` filled in, and markers of CTL_STOP.
     local : local_description(), out
+    wake : in
+        A page has come.
+    rewind : rewind_description(), out
+        Of QPs whose burst had missed.
     now : in
         Time in ticks.
     ctl_done : out
@@ -55,6 +64,8 @@ class RequesterLaunch(LiteXModule):
         self.sent     = sent   = stream.Endpoint(tx_sent_description())
         self.source   = source = stream.Endpoint(burst_layout())
         self.local    = stream.Endpoint(local_description())
+        self.rewind   = stream.Endpoint(rewind_description())
+        self.wake     = Signal()
         self.now      = Signal(TIME_WIDTH)
         self.ctl_done = Signal()
 
@@ -137,9 +148,18 @@ class RequesterLaunch(LiteXModule):
             table.adr.eq(qpi),
         ]
 
+        # A page that is not there: the first burst of a generation that misses stops all that follow in it.
+        missing = state.missing.read(burst.qpi)
+        stopped, miss = Signal(), Signal()
+        self.comb += [
+            stopped.eq(missing.valid & (missing.generation == burst.generation)),
+            miss.eq(burst.check & ~burst.ctl & result.miss),
+        ]
+
         # Checks.
         known, failed, tell, go = Signal(), Signal(), Signal(), Signal()
         row = Signal(ROW_WIDTH)
+        sent_else = Signal()                    # but for a page it would be sent.
         self.comb += [
             known.eq(burst.valid & ~fault & (~burst.check | burst.ctl | result.valid) & ~(burst.ctl & returns[2].valid)),
             If(burst.row != 0,
@@ -150,8 +170,8 @@ class RequesterLaunch(LiteXModule):
             failed.eq(~burst.ctl & (row != 0) & fails),
             # Entries of a QP in ERR are for the walker to flush.
             tell.eq(failed | Mux(burst.ctl, burst.op == CTL_ERR, burst.register & ~burst.send & (row == 0))),
-            go.eq(Mux(burst.ctl, burst.op == CTL_STOP, burst.send & (row == 0) & sends
-                & (burst.generation == latest_generation))),
+            sent_else.eq(burst.send & (row == 0) & sends & (burst.generation == latest_generation) & ~stopped),
+            go.eq(Mux(burst.ctl, burst.op == CTL_STOP, sent_else & ~miss)),
         ]
 
         # Data-Path.
@@ -187,6 +207,8 @@ class RequesterLaunch(LiteXModule):
             reads.row.length.eq(burst.length),
         ]
 
+        self._add_misses(state, fire, sent_else & miss & ~burst.ctl, stopped & ~burst.ctl)
+
         # Failures.
         self.comb += [
             locals_.sink.qpi.eq(qpi),
@@ -211,3 +233,42 @@ class RequesterLaunch(LiteXModule):
             renew.eq(fire & burst.ctl & ((burst.op == CTL_START) | (burst.op == CTL_RESET))),
         ]
         self.sync += self.ctl_done.eq(passed | marker_done)
+
+    def _add_misses(self, state, fire, misses, stopped):
+        """What missed in this clock is noted; QPs that are woken go back to where they did."""
+        burst, rewind = self.burst, self.rewind
+        self.misses = queue = MissQueue(state.n_qps)
+        missed = state.missed.get_port()
+        step, qpi = Signal(2), Signal(len(rewind.qpi))
+        self.comb += [
+            state.missing.we.eq(fire),
+            state.missing.adr.eq(burst.qpi),
+            state.missing.row.valid.eq(misses | stopped),
+            state.missing.row.generation.eq(burst.generation),
+            # Control makes what was noted void.
+            state.missed.we.eq(fire & (misses | burst.ctl)),
+            state.missed.adr.eq(burst.qpi),
+            state.missed.row.valid.eq(misses),
+            [getattr(state.missed.row, n).eq(getattr(burst, n)) for n in ("generation", "slot", "msg_psn", "psn")],
+            queue.wake.eq(self.wake),
+            queue.urgent.valid.eq(fire & misses),
+            queue.urgent.qpi.eq(burst.qpi),
+            # One at a time: its row is read until the requester takes it.
+            queue.source.ready.eq(step == 0),
+            missed.adr.eq(Mux(step == 0, queue.source.qpi, qpi)),
+            rewind.valid.eq((step == 3) & missed.row.valid),
+            rewind.first.eq(1), rewind.last.eq(1),
+            rewind.qpi.eq(qpi),
+            rewind.op.eq(REWIND_MISS),
+            [getattr(rewind, n).eq(getattr(missed.row, n)) for n in ("generation", "slot", "msg_psn", "psn")],
+        ]
+        self.sync += [
+            If(step == 0,
+                qpi.eq(queue.source.qpi),
+                If(queue.source.valid, step.eq(1)),
+            ).Elif(step == 3,
+                If(rewind.ready | ~missed.row.valid, step.eq(0)),
+            ).Else(
+                step.eq(step + 1),
+            ),
+        ]

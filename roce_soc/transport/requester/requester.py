@@ -58,6 +58,7 @@ class RoCERequester(LiteXModule):
         self.seek     = stream.Endpoint(kick_description())
         self.now      = Signal(TIME_WIDTH)
         self.ctl_done = Signal()
+        self.ready    = Signal()
 
         # # #
 
@@ -67,7 +68,14 @@ class RoCERequester(LiteXModule):
         self.results = results = stream.SyncFIFO(launch.result.description, 16)
         self.submodules += counted(results, "bursts with a key: fewer than BURSTS wait for the launch")
         self.comb += [
-            self.rewind.connect(visit.rewind),
+            # The walker's first: it may be answering a time-out.
+            If(self.rewind.valid,
+                self.rewind.connect(visit.rewind),
+            ).Else(
+                launch.rewind.connect(visit.rewind),
+            ),
+            launch.wake.eq(mr_port.wake),
+            self.ready.eq(launch.misses.ready),
             self.ctl.connect(visit.ctl),
             launch.now.eq(self.now),
             visit.seek.connect(self.seek),

@@ -74,13 +74,20 @@ def read_layout():
 # Records ------------------------------------------------------------------------------------------
 
 # Pseudo-visits of the requester that are not control (common.CTL_*).
-REWIND_PAUSE, REWIND_GO, REWIND_SEEK = range(3)
+REWIND_PAUSE, REWIND_GO, REWIND_SEEK, REWIND_MISS = range(4)
 
 def rewind_description():
     """From the walker: pause, or go back to `psn` inside the message that starts at `msg_psn`. SEEK answers a requester
     that was passed by acknowledges: go on there. Where no message is outstanding the place is that of the next one,
-    whether its burst has met the launch stage or not."""
-    return EndpointDescription([("qpi", QPI_WIDTH), ("op", 2), ("slot", 16), ("msg_psn", 24), ("psn", 24)])
+    whether its burst has met the launch stage or not. From the launch stage, MISS: a burst of `generation` found no page, which
+    has come now; void when that generation is over."""
+    return EndpointDescription([("qpi", QPI_WIDTH), ("op", 2), ("slot", 16), ("msg_psn", 24), ("psn", 24),
+        ("generation", GENERATION_WIDTH)])
+
+
+def missed_layout():
+    """Written by the launch stage: where its newest burst that found no page begins, while `valid`."""
+    return [("valid", 1), ("generation", GENERATION_WIDTH), ("slot", 16), ("msg_psn", 24), ("psn", 24)]
 
 
 # What the launch stage tells the walker.
@@ -123,7 +130,8 @@ class SendState(LiteXModule):
 
     Attributes
     ----------
-    requester, generation : requester  pushed, outstanding, reads, halted, faulty, wire, busy : its launch stage
+    requester, generation : requester
+    pushed, outstanding, reads, halted, faulty, wire, busy, missed, missing : its launch stage
     completer, una, read_head : completer   walker, tail : retire walker
 
     Latency: that of each Table. Errors: none.
@@ -139,6 +147,8 @@ class SendState(LiteXModule):
         self.reads       = Table(read_layout(), n_qps*MAX_READS, init=False)
         self.halted      = Table([("halted", 1), ("psn", 24)], n_qps, distributed=True)
         self.faulty      = Table([("valid", 1), ("psn", PSN_WIDTH)], n_qps, distributed=True)
+        self.missed      = Table(missed_layout(),    n_qps)
+        self.missing     = Table([("valid", 1), ("generation", GENERATION_WIDTH)], n_qps, distributed=True)
         self.wire        = Table(wire_layout(),      n_qps, distributed=True)
         self.busy        = Table([("since", TIME_WIDTH)], n_qps)
         self.completer   = Table(completer_layout(), n_qps)

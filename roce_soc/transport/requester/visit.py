@@ -16,7 +16,7 @@ from roce_soc.common import MAX_MESSAGE, TARGET_WIDTH, ctl_description, mr_reque
 from roce_soc.errors import ROW_WIDTH, index_of
 from roce_soc.table import BypassFIFO, KickQueue, kick_description
 from roce_soc.transport.requester.state import (
-    RING_BITS, burst_layout, requester_layout, rewind_description)
+    GENERATION_WIDTH, RING_BITS, burst_layout, requester_layout, rewind_description)
 from roce_soc.transport.requester.write import write_burst, write_ctl, write_rewind, write_visit
 from roce_soc.verbs import (
     SEND_FENCE, SEND_INLINE, SEND_SIGNALED, SEND_SOLICITED, WC_OF_WR, WR_RDMA_READ,
@@ -93,7 +93,7 @@ class RequesterVisit(LiteXModule):
             self.checks.source.connect(self.check),
         ]
         self.stages = [Record([("valid", 1), ("qpi", bits), ("kind", 2), ("op", 3),
-            ("psn", 24), ("msg_psn", 24), ("slot", 16)]) for _ in range(STAGES + 1)]
+            ("psn", 24), ("msg_psn", 24), ("slot", 16), ("generation", GENERATION_WIDTH)]) for _ in range(STAGES + 1)]
         self.add_take(bits)
         self.add_rows()
         self.add_left()
@@ -132,6 +132,7 @@ class RequesterVisit(LiteXModule):
             s[0].psn.eq(Mux(self.rewind.valid, self.rewind.psn, self.ctl.psn)),
             s[0].msg_psn.eq(self.rewind.msg_psn),
             s[0].slot.eq(self.rewind.slot),
+            s[0].generation.eq(self.rewind.generation),
             busy.eq(Reduce("OR", [t.valid & (t.qpi == wanted.qpi) for t in s[1:]])),
             s[0].valid.eq(wanted.valid & ~busy & self.state.ready & sq.ready & self.seeks.ready),
             s[0].qpi.eq(wanted.qpi),

@@ -3,7 +3,7 @@
 from migen import *
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, CTL_STOP
-from roce_soc.transport.requester.state import REWIND_GO, REWIND_PAUSE
+from roce_soc.transport.requester.state import REWIND_GO, REWIND_MISS, REWIND_PAUSE, REWIND_SEEK
 from roce_soc.verbs import ACCESS_LOCAL_WRITE
 
 
@@ -42,7 +42,11 @@ def write_visit(s5, step, sq, row, enter, high, moved):
 
 
 def write_rewind(s5, step, sq, row, moved):
-    """Back to an earlier PSN, or pause until that comes; forward to the oldest message when that was asked for."""
+    """Back to an earlier PSN, or pause until that comes; forward to the oldest message when that was asked for.
+
+    A rewind behind a missing page is void when the QP has been rewound since, was paused, or has begun another life.
+    """
+    after_miss = (step.op == REWIND_MISS) & (step.generation == s5.generation) & s5.started & ~s5.paused
     place = [
         row.next_psn.eq(step.psn),
         row.msg_psn.eq(step.msg_psn),
@@ -54,20 +58,21 @@ def write_rewind(s5, step, sq, row, moved):
             # Nothing is sent any more.
         ).Elif(step.op == REWIND_PAUSE,
             row.paused.eq(1),
-        ).Elif(step.op == REWIND_GO,
+        ).Elif((step.op == REWIND_GO) | after_miss,
             *place,
             row.paused.eq(0),
-            row.seeking.eq(0),
+            # An answer to a question asked before a missing page is still awaited.
+            If(step.op == REWIND_GO, row.seeking.eq(0)),
             sq.again.valid.eq(step.valid),
             # Another work request: the prefetch starts again there.
             If(moved, row.epoch.eq(s5.epoch + 1)),
-        ).Elif(s5.seeking,
+        ).Elif((step.op == REWIND_SEEK) & s5.seeking,
             *place,
             row.seeking.eq(0),
             sq.again.valid.eq(step.valid),
         ),
         # Packets that are still waiting to go belong to the past.
-        If((step.op == REWIND_PAUSE) | (step.op == REWIND_GO), row.generation.eq(s5.generation + 1)),
+        If((step.op == REWIND_PAUSE) | (step.op == REWIND_GO) | after_miss, row.generation.eq(s5.generation + 1)),
     ]
 
 

@@ -57,6 +57,8 @@ class RequestCheck(LiteXModule):
         At clock 5; valid only.
     key : mr_request_description(), out
         Key check of the verdict with `check`, at clock 4; valid only.
+    gap : out
+        No packet is at clock 4: neither a key now nor a verdict in the next clock.
     reads_qpi, reads_done : out, in
         READs of a QP that are fully answered, same clock.
 
@@ -69,6 +71,7 @@ class RequestCheck(LiteXModule):
         self.result, self.result_valid, self.result_park = Record(packet_layout()), Signal(), Signal()
         self.verdict = stream.Endpoint(verdict_layout())
         self.key     = stream.Endpoint(mr_request_description())
+        self.gap     = Signal()
         self.reads_qpi, self.reads_done = Signal(bits), Signal(READ_INDEX_WIDTH)
         self.ready   = Signal()
 
@@ -96,6 +99,7 @@ class RequestCheck(LiteXModule):
         self.new = Record(ROW_LAYOUT)
         self.comb += [
             self.ready.eq(table.ready),
+            self.gap.eq(~self.v[4]),
             table.adr.eq(self.p[5].qpi),
             table.we.eq(self.v[5] & ~self.result_park),
             table.row.eq(self.new),
@@ -255,7 +259,8 @@ class RequestCheck(LiteXModule):
             verdict.valid.eq(self.v[5] & ~t.park),
             [getattr(verdict, name).eq(getattr(p, name)) for name in (
                 "qpi", "opcode", "psn", "pseudo", "code", "has_slot", "slot", "offset", "length", "imm", "se",
-                "rkey", "dma_length")],
+                "dma_length")],
+            verdict.rkey.eq(t.key),
             [getattr(verdict, name).eq(getattr(conn, name)) for name in ("qpn", "recv_cq", "rq_index", "pd", "pmtu")],
             verdict.row.eq(error),
             verdict.in_rtr.eq(accept & (conn.state == QP_RTR)),

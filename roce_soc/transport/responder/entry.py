@@ -9,33 +9,27 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.bounds import counted
-from roce_soc.common import CTL_ERR, CTL_RESET, DATA_BYTES, QPI_WIDTH, ctl_description, rx_packet_description
-from roce_soc.packet.buffer import CHUNK_BEATS
+from roce_soc.common import CTL_ERR, CTL_RESET, QPI_WIDTH, ctl_description, rx_packet_description
+from roce_soc.packet.buffer import chunks_of
 from roce_soc.table import InitWalker, Table, clocked_port
 from roce_soc.transport.responder.layout import (
     PSEUDO_CTL, PSEUDO_KILL, PSEUDO_NONE, PSEUDO_SILENT, kill_description, packet_layout, sum_or)
 
-PARK_DEPTH   = 64    # parked packets of all QPs.
-PARK_QP      = 32    # parked packets of a QP.
+PARK_DEPTH   = 256   # parked packets of all QPs.
+PARK_QP      = 192   # parked packets of a QP: more than 2 us of WRITEs of 64 bytes, which are 154.
 PARK_RESERVE = 8     # places kept for packets that are in the check stage already.
-CHUNK_SHIFT  = log2_int(CHUNK_BEATS*DATA_BYTES)
-CHUNK_ROUND  = CHUNK_BEATS*DATA_BYTES - 1
-
-
-def chunks_of(packet):
-    """Chunks of the packet buffer that a packet holds (expression)."""
-    return Mux(packet.has_slot, (packet.offset + packet.length + CHUNK_ROUND)[CHUNK_SHIFT:], 0)
 
 
 # RequestEntry -------------------------------------------------------------------------------------
 
 class RequestEntry(LiteXModule):
-    """Lets packets into the check stage and keeps those that must wait for a receive WQE.
+    """Lets packets into the check stage and keeps those that must wait for a receive WQE or a page.
 
     A packet whose receive WQE is posted but not on chip is parked; later packets of its QP queue up
     behind it, every other QP flows. The head of a QP's list stays there while it is tried again and
-    leaves when it was executed. A QP may have 32 packets waiting, all together hold at most half of the packet
-    buffer: what goes beyond is dropped, for its peer sends it again, and nobody else waits for it.
+    leaves when it was executed. Packets of a QP that waits for a page (`put_off`) queue up without having been tried. A QP may
+    have PARK_QP packets waiting, all together hold at most half of the packet buffer: what goes beyond is dropped, for its
+    peer sends it again, and nobody else waits for it.
 
     Parameters
     ----------
@@ -54,6 +48,9 @@ class RequestEntry(LiteXModule):
     silent : {qpi}, in
         QP that has answered its failure already and only has to stop.
     wake : {qpi}, in
+        QPs whose receive WQE has come. released : {qpi}, in, QPs that do not wait for a page any more.
+    held_more : in
+        Chunks of the packet buffer that others hold of what waits.
     room : in
         The stages behind can take what is admitted now.
     stages : list of (valid, qpi), in
@@ -73,6 +70,8 @@ class RequestEntry(LiteXModule):
         self.kill   = stream.Endpoint(kill_description())
         self.silent = stream.Endpoint([("qpi", QPI_WIDTH)])
         self.wake   = stream.Endpoint([("qpi", QPI_WIDTH)])
+        self.released  = stream.Endpoint([("qpi", QPI_WIDTH)])
+        self.held_more = Signal(16)
         self.room   = Signal()
         self.out, self.out_valid = Record(packet_layout()), Signal()
         self.result, self.result_valid, self.result_park = Record(packet_layout()), Signal(), Signal()
@@ -89,7 +88,7 @@ class RequestEntry(LiteXModule):
         self.free   = stream.SyncFIFO([("slot", slot_bits)], PARK_DEPTH, buffered=True)
         self.tokens = stream.SyncFIFO([("qpi", QPI_WIDTH)], 2*PARK_DEPTH, buffered=True)
         self.submodules += counted(self.free, "places: PARK_DEPTH, each in the list or in use")
-        self.submodules += counted(self.tokens, "turns: one a QP that has a packet parked, and one wake-up of it")
+        self.submodules += counted(self.tokens, "turns: one a QP that has a packet parked; wake-ups leave half of the places")
         storage     = Memory(len(self.out.raw_bits()), PARK_DEPTH)
         self.store, self.load = storage.get_port(write_capable=True), clocked_port(storage)
         self.specials += storage, self.store, self.load
@@ -98,9 +97,9 @@ class RequestEntry(LiteXModule):
         self.walker = InitWalker(PARK_DEPTH)
         self.comb += self.ready.eq(self.lists.ready & self.links.ready & self.walker.ready)
 
-    def connect_stages(self, stages):
-        """Builds the entry on the check stage's (valid, qpi) pairs."""
-        self.stages = stages
+    def connect_stages(self, stages, put_off):
+        """Builds the entry on the check stage's (valid, qpi) pairs and on put_off(qpi), which says that a QP waits for a page."""
+        self.stages, self.put_off = stages, put_off
         event, draining = self._add_results()
         self._add_injection()
         self._add_admission(event, draining)
@@ -123,12 +122,14 @@ class RequestEntry(LiteXModule):
             leave.eq(self.result_valid & ~self.result_park & result.parked),
             more.eq(leave & (entry.head != entry.tail)),
             # A QP with packets left gets another turn; wake-ups and drains come after it.
-            self.tokens.sink.valid.eq(more | (able & (self.wake.valid | drain.valid))),
-            self.tokens.sink.qpi.eq(Mux(more, result.qpi, Mux(self.wake.valid, self.wake.qpi, drain.qpi))),
+            self.tokens.sink.valid.eq(more | (able & (self.wake.valid | self.released.valid | drain.valid))),
+            self.tokens.sink.qpi.eq(Mux(more, result.qpi, Mux(self.wake.valid, self.wake.qpi,
+                Mux(self.released.valid, self.released.qpi, drain.qpi)))),
             # The other half of the FIFO is for those with packets left.
             able.eq(self.tokens.level < PARK_DEPTH),
             self.wake.ready.eq(~more & able),
-            drain.ready.eq(~more & ~self.wake.valid & able),
+            self.released.ready.eq(~more & ~self.wake.valid & able),
+            drain.ready.eq(~more & ~self.wake.valid & ~self.released.valid & able),
             # Places.
             self.free.sink.valid.eq(~self.walker.ready | leave),
             self.free.sink.slot.eq(Mux(self.walker.ready, result.park, self.walker.adr)),
@@ -155,7 +156,8 @@ class RequestEntry(LiteXModule):
             self.inject_valid.eq(state == 2),
         ]
         self.sync += [
-            If((state == 0) & self.tokens.source.valid & self.tokens.source.ready & entry.parked,
+            # A QP that waits for a page gets its turn when it is released.
+            If((state == 0) & self.tokens.source.valid & self.tokens.source.ready & entry.parked & ~self.put_off(qpi),
                 slot.eq(entry.head),
                 held.eq(qpi),
                 state.eq(1),
@@ -169,17 +171,19 @@ class RequestEntry(LiteXModule):
         bits, out, sink, ctl, lists = self.bits, self.out, self.sink, self.ctl, self.lists
         fresh, pseudo = Record(packet_layout()), Record(packet_layout())
         entry = lists.read(sink.qpi[:bits])
-        places, longer = Signal(), Signal()
+        places, longer, waits = Signal(), Signal(), Signal()
         fresh_go, append, drop, pseudo_valid, pseudo_go = (Signal() for _ in range(5))
         names = [f[0] for f in rx_packet_description().payload_layout if hasattr(fresh, f[0])]
         self.comb += [getattr(fresh, name).eq(getattr(sink, name)) for name in names]
         self.comb += [
-            longer.eq(places & (entry.count != PARK_QP)),
-            append.eq(sink.valid & self.ready & entry.parked & longer & ~event),
-            drop.eq(entry.parked & ~longer & ~event),
-            fresh.drop.eq(entry.parked),
+            longer.eq(places & (~entry.parked | (entry.count != PARK_QP))),
+            waits.eq(entry.parked | self.put_off(sink.qpi)),
+            # Not in front of a packet in the check stage that may have to be parked yet.
+            append.eq(sink.valid & self.ready & waits & longer & ~event & (entry.parked | ~self.busy(sink.qpi))),
+            drop.eq(waits & ~longer & ~event),
+            fresh.drop.eq(waits),
             fresh.full.eq(~places),
-            fresh_go.eq(sink.valid & self.ready & (~entry.parked | drop) & self.room & ~self.inject_valid
+            fresh_go.eq(sink.valid & self.ready & (~waits | drop) & self.room & ~self.inject_valid
                 & ~pseudo_valid & ~self.busy(sink.qpi)),
             sink.ready.eq(fresh_go | append),
             pseudo_go.eq(pseudo_valid & self.ready & self.room & ~self.inject_valid & ~self.busy(pseudo.qpi)),
@@ -201,12 +205,12 @@ class RequestEntry(LiteXModule):
             self.store.we.eq(append | self.park_now),
             self.store.adr.eq(self.free.source.slot),
             self.store.dat_w.eq(Mux(self.park_now, result.raw_bits(), fresh.raw_bits())),
-            self.links.we.eq(append), self.links.adr.eq(entry.tail), self.links.row.eq(self.free.source.slot),
+            self.links.we.eq(append & entry.parked), self.links.adr.eq(entry.tail), self.links.row.eq(self.free.source.slot),
             lists.we.eq(append | event),
             lists.adr.eq(Mux(event, result.qpi[:bits], sink.qpi[:bits])),
             lists.row.parked.eq(1),
             lists.row.tail.eq(self.free.source.slot),
-            lists.row.count.eq(entry.count + 1),
+            lists.row.count.eq(Mux(entry.parked, entry.count + 1, 1)),
             If(self.park_now,
                 lists.row.head.eq(self.free.source.slot),
                 lists.row.count.eq(1),
@@ -216,10 +220,10 @@ class RequestEntry(LiteXModule):
                 lists.row.head.eq(self.links.read(self.leave_entry.head)),
                 lists.row.tail.eq(self.leave_entry.tail),
             ).Else(
-                lists.row.head.eq(entry.head),
+                lists.row.head.eq(Mux(entry.parked, entry.head, self.free.source.slot)),
             ),
         ]
-        self.sync += places.eq((self.free.level > PARK_RESERVE) & (self.held < self.limit))
+        self.sync += places.eq((self.free.level > PARK_RESERVE) & (self.held + self.held_more < self.limit))
         self.sync += self.held.eq(self.held + Mux(append, chunks_of(sink), Mux(self.park_now, chunks_of(result), 0))
             - Mux(self.leave_now, chunks_of(result), 0))
         self._add_control(pseudo, pseudo_valid, pseudo_go, drain)

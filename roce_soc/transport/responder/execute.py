@@ -15,15 +15,20 @@ from roce_soc.common import (
     mr_result_description, place_description, place_done_description, refusal_description, where_description)
 from roce_soc.errors import ERRORS, ROW_WIDTH
 from roce_soc.opcodes import ACK_UNLIMITED, SYNDROME_ACK, SYNDROME_RNR
+from roce_soc.packet.buffer import chunks_of
 from roce_soc.queue.rq_layout import RQ_CTL_FLUSH, RQ_CTL_RESET, rq_ctl_description
 from roce_soc.table import BypassFIFO, KickQueue, Table, kick_description
+from roce_soc.memory.deferred import Deferred
 from roce_soc.transport.responder.layout import *
-from roce_soc.verbs import WC_FLAG_WITH_IMM, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_SUCCESS
+from roce_soc.verbs import (
+    ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, WC_FLAG_WITH_IMM, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_SUCCESS)
 
 VERDICTS    = 32    # packets between check and placement.
+DEFERRED    = 256   # packets of all QPs that wait for a page.
 CHECK_ROOM  = 8     # places for what is in the check stage when it must stop.
 PLACEMENTS  = IN_FLIGHT    # packets between placement and answer.
 REPLIES     = 16    # answers that wait for the reply scheduler, or for their completion's place.
+DEFER_ROOM  = VERDICTS + 2*CHECK_ROOM    # places for all that may still have to wait when no packet is let in any more.
 PLACE_FIELDS = [("qpi", QPI_WIDTH), ("has_slot", 1), ("slot", 10), ("offset", 6), ("length", 13), ("lands", 1)]
 
 
@@ -35,11 +40,22 @@ class RequestExecute(LiteXModule):
     The payload leaves the packet buffer while the key is checked: what is refused is dropped by the placer. A
     failed check kills the QP at once: what was admitted on trust behind it is discarded here.
 
+    A packet whose page is not on chip is put off, and with it what its QP has behind it; the placer leaves its payload in the
+    packet buffer. When the page has come it is checked and placed anew, in a gap of the check stage, and then the next one
+    of its QP. For each time that it was put off something passes on that stands for its done record alone.
+
     Endpoints
     ---------
     verdict : verdict_layout, in; key : mr_request_description(), in
         From the check stage, valid only (the key first); `room` says that all that is in it will be taken.
+    gap : in
+        The check stage gives no key in this clock and no verdict in the next.
     request, result : MR port
+    wake : in
+        A page has come.
+    put_off(qpi) : expression, packets of `qpi` wait for a page; released : kick_description(), out, QPs that do no more.
+    held : out
+        Chunks of the packet buffer that are held by what was put off.
     place : place_description(), out
         One record for every verdict, without address; of length 0 when nothing is to be written.
     where : where_description(), out
@@ -54,6 +70,8 @@ class RequestExecute(LiteXModule):
         self.verdict = stream.Endpoint(verdict_layout())
         self.key     = stream.Endpoint(mr_request_description())
         self.room    = Signal()
+        self.gap     = Signal()
+        self.wake    = Signal()
         self.request = stream.Endpoint(mr_request_description())
         self.result  = stream.Endpoint(mr_result_description())
         self.place   = stream.Endpoint(place_description())
@@ -63,26 +81,29 @@ class RequestExecute(LiteXModule):
 
         # # #
 
-        self.verdicts = verdicts = stream.SyncFIFO(verdict_layout(), VERDICTS)
+        # again: was put off before.
+        self.verdicts = verdicts = stream.SyncFIFO(verdict_layout() + [("again", 1)], VERDICTS)
         self.keys     = keys     = BypassFIFO(mr_request_description(), VERDICTS)
         self.results  = results  = BypassFIFO(mr_result_description(), VERDICTS)
         self.places   = places   = stream.SyncFIFO(PLACE_FIELDS, VERDICTS)
         self.submodules += [counted(fifo, "packets in the check stage: `room` keeps CHECK_ROOM places")
             for fifo in (verdicts, keys, results, places)]
         self.alive    = alive    = Table(1, n_qps, distributed=True)      # started and not failed since.
+        self.deferred = deferred = Deferred(verdict_layout(), n_qps, DEFERRED, chunks_of)
+        self.put_off, self.released, self.held = deferred.waits, deferred.released, deferred.held
         v    = verdicts.source
         killed, known, fire = Signal(), Signal(), Signal()
+        miss, behind, put_off = Signal(), Signal(), Signal()
         judged, final = Signal(ROW_WIDTH), Signal(ROW_WIDTH)
         fatal = Signal()
         packet, ctl, kill = v.pseudo == PSEUDO_NONE, v.pseudo == PSEUDO_CTL, v.pseudo == PSEUDO_KILL
         outs = [f[0] for f in verdict_layout() if f[0] not in ("row", "target", "addr")]
         self.comb += [
-            self.ready.eq(alive.ready),
-            self.verdict.connect(verdicts.sink),
-            self.key.connect(keys.sink),
+            self.ready.eq(alive.ready & deferred.ready),
             keys.source.connect(self.request),
             self.result.connect(results.sink),
-            self.room.eq((verdicts.level <= VERDICTS - CHECK_ROOM) & (places.level <= VERDICTS - CHECK_ROOM)),
+            self.room.eq((verdicts.level <= VERDICTS - CHECK_ROOM) & (places.level <= VERDICTS - CHECK_ROOM)
+                & (deferred.free >= DEFER_ROOM) & ~deferred.hurry),
             # Row: the check stage's, else the key's; everything behind a failure is discarded.
             killed.eq(~alive.read(v.qpi[:log2_int(n_qps)])),
             judged.eq(v.row),
@@ -100,11 +121,14 @@ class RequestExecute(LiteXModule):
             v.ready.eq(fire),
             results.source.ready.eq(fire & v.check),
             alive.adr.eq(v.qpi),
-            alive.we.eq(fire & ((packet & fatal) | ~packet)),
+            alive.we.eq(fire & ~put_off & ((packet & fatal) | ~packet)),
             If(ctl & (v.code != CTL_ERR) & (v.code != CTL_RESET), alive.row.eq(~killed | (v.code == CTL_START))),
+            # A page that is missing matters to a packet that is good otherwise. Whatever of the QP comes behind it waits too, but
+            # for what was dropped without a place.
+            miss.eq(packet & v.check & (v.row == 0) & ~killed & results.source.miss),
+            behind.eq(deferred.waits(v.qpi) & ~v.again & (v.row != row("BUFFER_FULL"))),
+            put_off.eq(miss | behind),
             # Payload.
-            places.sink.valid.eq(self.verdict.valid),
-            [getattr(places.sink, name).eq(getattr(self.verdict, name)) for name, _ in PLACE_FIELDS],
             [getattr(self.place, name).eq(getattr(places.source, name))
                 for name in ("valid", "qpi", "has_slot", "slot", "offset")],
             self.place.length.eq(places.source.length & Replicate(places.source.lands, len(self.place.length))),
@@ -112,7 +136,8 @@ class RequestExecute(LiteXModule):
             self.place.first.eq(1), self.place.last.eq(1),
             self.where.valid.eq(known & self.source.ready & v.lands),
             # What lands has passed the check stage and has a key.
-            self.where.write.eq(~killed & (results.source.row == 0)),
+            self.where.write.eq(~killed & (results.source.row == 0) & ~put_off),
+            self.where.keep.eq(put_off),
             self.where.target.eq(results.source.target),
             self.where.addr.eq(results.source.addr),
             self.where.first.eq(1), self.where.last.eq(1),
@@ -121,6 +146,53 @@ class RequestExecute(LiteXModule):
             [getattr(self.source, name).eq(getattr(v, name)) for name in outs],
             self.source.row.eq(final),
             self.source.target.eq(results.source.target), self.source.addr.eq(results.source.addr),
+            # Of what is put off only the done record is to be taken.
+            If(put_off, self.source.pseudo.eq(PSEUDO_SILENT), self.source.opens.eq(0), self.source.row.eq(0)),
+        ]
+        self._add_entrance()
+        self._add_deferred(v, fire, miss, put_off)
+
+    def _add_entrance(self):
+        """From the check stage, and in its gaps from what was put off: the key first, the verdict and its place record behind."""
+        deferred, verdicts, keys, places = self.deferred, self.verdicts, self.keys, self.places
+        again, begins, enters = deferred.source, Signal(), Signal()
+        flags, statements = opcode_flags(again.opcode)
+        self.comb += [
+            *statements,
+            begins.eq(again.valid & self.gap & ~enters & (verdicts.level <= VERDICTS - CHECK_ROOM)
+                & (places.level <= VERDICTS - CHECK_ROOM)),
+            again.ready.eq(enters),
+            self.verdict.connect(verdicts.sink),
+            self.key.connect(keys.sink),
+            If(begins,
+                keys.sink.valid.eq(again.check),
+                keys.sink.key.eq(again.rkey),
+                keys.sink.va.eq(again.va),
+                keys.sink.length.eq(Mux(flags.send | ~flags.starts, again.length, again.dma_length)),
+                keys.sink.pd.eq(again.pd),
+                keys.sink.access.eq(Mux(flags.send, ACCESS_LOCAL_WRITE,
+                    Mux(flags.write, ACCESS_REMOTE_WRITE, ACCESS_REMOTE_READ))),
+            ),
+            If(enters,
+                verdicts.sink.valid.eq(1),
+                verdicts.sink.again.eq(1),
+                [getattr(verdicts.sink, name).eq(getattr(again, name)) for name, _ in verdict_layout()],
+            ),
+            places.sink.valid.eq(verdicts.sink.valid),
+            [getattr(places.sink, name).eq(getattr(verdicts.sink, name)) for name, _ in PLACE_FIELDS],
+        ]
+        self.sync += enters.eq(begins)
+
+    def _add_deferred(self, v, fire, miss, put_off):
+        """What is put off, and what of it has passed. A payload that is not to be placed has left the packet buffer."""
+        deferred, record = self.deferred, self.deferred.record
+        self.comb += [
+            [getattr(record, name).eq(getattr(v, name)) for name, _ in verdict_layout()],
+            record.has_slot.eq(v.has_slot & v.lands),
+            deferred.wake.eq(self.wake),
+            deferred.append.eq(fire & put_off & ~v.again), deferred.miss.eq(miss),
+            deferred.missed.eq(fire & miss & v.again),
+            deferred.passed.eq(fire & ~miss & v.again),
         ]
 
 

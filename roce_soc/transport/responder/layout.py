@@ -34,10 +34,13 @@ def packet_layout():
     """
     fields = {f[0]: f for f in rx_packet_description().payload_layout}
     return [fields[name][:2] for name in _PACKET_FIELDS] + [
-        ("pseudo", 2), ("code", ROW_WIDTH), ("parked", 1), ("park", 6), ("drop", 1), ("full", 1)]
+        ("pseudo", 2), ("code", ROW_WIDTH), ("parked", 1), ("park", 8), ("drop", 1), ("full", 1)]
 
 def verdict_layout():
-    """A checked packet on its way through key check, placement and answer, in arrival order."""
+    """A checked packet on its way through key check, placement and answer, in arrival order.
+
+    va, rkey: of the packet's own key check; of a READ what it asks for.
+    """
     return [
         ("qpi", QPI_WIDTH), ("qpn", 24), ("opcode", 8), ("psn", 24),
         ("pseudo", 2), ("code", ROW_WIDTH), ("row", ROW_WIDTH),

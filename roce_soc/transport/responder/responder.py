@@ -84,11 +84,14 @@ class RoCEResponder(LiteXModule):
 
         # # #
 
-        entry.connect_stages(check.stages)
+        entry.connect_stages(check.stages, execute.put_off)
         self.placements = placements = BypassQueue(verdict_layout(), PLACEMENTS)
         self.comb += [
             self.ready.eq(entry.ready & check.ready & execute.ready & answer.ready & receive_queues.ready & reply.ready),
             entry.room.eq(execute.room),
+            entry.held_more.eq(execute.held),
+            execute.gap.eq(check.gap), execute.wake.eq(mr_port.wake),
+            execute.released.connect(entry.released),
             check.packet.eq(entry.out), check.packet_valid.eq(entry.out_valid),
             entry.result.eq(check.result), entry.result_valid.eq(check.result_valid), entry.result_park.eq(check.result_park),
             receive_queues.wake.connect(entry.wake),
@@ -106,7 +109,7 @@ class RoCEResponder(LiteXModule):
         ]
         # An access ends with its answer, a READ's when the reply scheduler has it: if sent at once, that one's goes on.
         replies, answers, joined = answer.replies.sink, answer.replies.source, answer.joined.source
-        mr_port.track(check.key.valid, joined.valid & joined.ready & joined.check)
+        mr_port.track(execute.keys.sink.valid, joined.valid & joined.ready & joined.check)
         mr_port.track(replies.valid & replies.ready & (replies.kind == REPLY_READ) & ~replies.void,
             answers.valid & answers.ready & (answers.kind == REPLY_READ) & ~answers.void)
         # Completions of a QP before the flush of its queue: one FIFO, requests first.
