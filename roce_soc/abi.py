@@ -5,18 +5,28 @@ One description feeds the gateware (``pack``/``field``), the C header (:func:`c_
 Python control library. All structures are little endian; numbers that are big endian on the wire
 (immediate data, keys, addresses) are plain numbers here. No gateware import.
 """
-from collections import namedtuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
-class Field(namedtuple("Field", "name byte bit width doc")):
-    """Bits of a structure in memory; `lsb` is the lowest one's place in the structure as one number."""
-    __slots__ = ()
-    lsb = property(lambda self: 8*self.byte + self.bit)
+
+class Field(NamedTuple):
+    """Bits of a structure in memory: `width` of them from bit `bit` of byte `byte` on."""
+    name  : str
+    byte  : int
+    bit   : int
+    width : int
+    doc   : str
+
+    @property
+    def lsb(self) -> int:
+        """Place of the lowest bit in the structure as one number."""
+        return 8*self.byte + self.bit
 
 
 ABI_VERSION = 2
 
 
-def _layout(*rows):
+def _layout(*rows: tuple[str, int, int, int, str]) -> tuple[Field, ...]:
     return tuple(Field(*row) for row in rows)
 
 
@@ -146,19 +156,31 @@ MR_REGION, MR_WINDOW = range(2)
 # wider values take the low word first. `built`: bits of the value that this build knows; a command with any other bit set,
 # of a field or beside the fields, in a word of its layout is refused (CODE_BAD_VALUE).
 
-class Arg(namedtuple("Arg", "name word bit width doc built")):
-    """Bits of a command's argument words; without `built` all of them are known."""
-    __slots__ = ()
-    lsb = property(lambda self: 32*self.word + self.bit)
+class Arg(NamedTuple):
+    """Bits of a command's argument words: `width` of them from bit `bit` of word `word` on."""
+    name  : str
+    word  : int
+    bit   : int
+    width : int
+    doc   : str
+    built : int
 
-    def __new__(cls, name, word, bit, width, doc, built=None):
-        return super().__new__(cls, name, word, bit, width, doc, (1 << width) - 1 if built is None else built)
+    @property
+    def lsb(self) -> int:
+        """Place of the lowest bit in the argument words as one number."""
+        return 32*self.word + self.bit
 
 UNBUILT = 0
+Entry   = TypeVar("Entry", Field, Arg)      # of a layout, which has one kind of them.
 
 
-def _args(*rows):
-    return tuple(Arg(*row) for row in rows)
+def _arg(name: str, word: int, bit: int, width: int, doc: str, built: int | None = None) -> Arg:
+    """Without `built` all bits of the value are known."""
+    return Arg(name, word, bit, width, doc, (1 << width) - 1 if built is None else built)
+
+
+def _args(*rows: tuple) -> tuple[Arg, ...]:
+    return tuple(_arg(*row) for row in rows)
 
 
 def _translation(word, bit, list_word, prefix=""):
@@ -284,8 +306,8 @@ GID_ARGS = _args(
 )
 
 
-def words_of(layout):
-    """Argument words of a layout."""
+def words_of(layout: Iterable[Arg]) -> int:
+    """Argument words of a layout, of 32 bits each."""
     return max(-(-(e.lsb + e.width)//32) for e in layout)
 
 
@@ -298,12 +320,12 @@ COMMAND_ARGS = {
 ANSWER_WORDS = {CMD_QUERY_DEVICE: COMMAND_WORDS, CMD_QUERY_QP: words_of(QP_ARGS)}
 
 
-def known_bits(layout):
+def known_bits(layout: Sequence[Arg]) -> list[int]:
     """[32-bit mask] of the argument words of a layout: bits that may be set in this build."""
     return _words(sum(e.built << e.lsb for e in layout), words_of(layout))
 
 
-def field(layout, name):
+def field(layout: Sequence[Entry], name: str) -> Entry:
     """The entry called `name`; KeyError names the layout's fields."""
     for entry in layout:
         if entry.name == name:
@@ -311,7 +333,7 @@ def field(layout, name):
     raise KeyError(f"{name!r} is not one of {[e.name for e in layout]}")
 
 
-def _number(layout, values):
+def _number(layout: Sequence[Entry], values: Mapping[str, int]) -> int:
     """Field values as one number; ValueError names a value too wide for its field."""
     number = 0
     for name, value in values.items():
@@ -322,35 +344,35 @@ def _number(layout, values):
     return number
 
 
-def _values(layout, number):
+def _values(layout: Iterable[Field | Arg], number: int) -> dict[str, int]:
     return {e.name: (number >> e.lsb) & ((1 << e.width) - 1) for e in layout}
 
 
-def _words(number, count):
+def _words(number: int, count: int) -> list[int]:
     return [(number >> (32*i)) & 0xffffffff for i in range(count)]
 
 
-def pack(layout, size, **values):
+def pack(layout: Sequence[Field], size: int, **values: int) -> bytes:
     """Structure of `size` bytes from field values; ValueError names a value too wide for its field."""
     return _number(layout, values).to_bytes(size, "little")
 
 
-def unpack(layout, data):
+def unpack(layout: Iterable[Field], data: bytes) -> dict[str, int]:
     """Field values of a structure as a dict."""
     return _values(layout, int.from_bytes(data, "little"))
 
 
-def pack_args(layout, **values):
+def pack_args(layout: Sequence[Arg], **values: int) -> list[int]:
     """Argument words of a command, as many as its layout has; ValueError names a value too wide for its field."""
     return _words(_number(layout, values), words_of(layout))
 
 
-def unpack_args(layout, words):
+def unpack_args(layout: Iterable[Arg], words: Iterable[int]) -> dict[str, int]:
     """Field values of argument words as a dict."""
     return _values(layout, sum(word << (32*i) for i, word in enumerate(words)))
 
 
-def c_header():
+def c_header() -> str:
     """Text of roce_abi.h: structures as offset, shift and width macros, constants as numbers."""
     lines = ["/* SPDX-License-Identifier: BSD-2-Clause */",
              "/* Made from roce_soc/abi.py. */", "#ifndef ROCE_ABI_H", "#define ROCE_ABI_H", ""]
@@ -363,10 +385,11 @@ def c_header():
         for e in layout:
             lines += [f"#define ROCE_{label}_{e.name.upper()}_BYTE {e.byte}  /* {e.doc} */",
                       f"#define ROCE_{label}_{e.name.upper()}_WIDTH {e.width}"]
-    for label, layout in (("QP", QP_ARGS), ("MR", MR_ARGS), ("CQ", CQ_ARGS), ("RQ", RQ_ARGS), ("EQ", EQ_ARGS), ("AH", AH_ARGS), ("GID", GID_ARGS)):
-        lines += ["", f"#define ROCE_{label}_WORDS {words_of(layout)}"]
-        for e in layout:
-            name = f"ROCE_ARG_{label}_{e.name.upper()}"
-            lines += [f"#define {name}_WORD {e.word}  /* {e.doc} */",
-                      f"#define {name}_SHIFT {e.bit}", f"#define {name}_WIDTH {e.width}"]
+    for label, words in (("QP", QP_ARGS), ("MR", MR_ARGS), ("CQ", CQ_ARGS), ("RQ", RQ_ARGS), ("EQ", EQ_ARGS), ("AH", AH_ARGS),
+                         ("GID", GID_ARGS)):
+        lines += ["", f"#define ROCE_{label}_WORDS {words_of(words)}"]
+        for arg in words:
+            name = f"ROCE_ARG_{label}_{arg.name.upper()}"
+            lines += [f"#define {name}_WORD {arg.word}  /* {arg.doc} */",
+                      f"#define {name}_SHIFT {arg.bit}", f"#define {name}_WIDTH {arg.width}"]
     return "\n".join(lines + ["", "#endif", ""])

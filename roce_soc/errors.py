@@ -41,12 +41,12 @@ class ErrorRow:
     condition    : str
     clause       : str
     wire         : str
-    syndrome     : int
-    local_status : int
-    peer_status  : int
+    syndrome     : int | None
+    local_status : int | None
+    peer_status  : int | None
     qp_effect    : str
     counter      : str
-    event        : int
+    event        : int | None
     access       : bool
 
 STAGES   = ("RECEIVE", "RESPONDER", "REQUESTER", "COMPLETER", "QUEUE")
@@ -178,7 +178,7 @@ ERRORS   = {row.name: row for row in _ROWS}
 BY_INDEX = {row.index: row for row in _ROWS}
 NONE     = 0
 
-def index_of(name):
+def index_of(name: str) -> int:
     """Row number of `name`; ValueError names what is not in the table."""
     if name not in ERRORS:
         raise ValueError(f"error row must be one of ERRORS, not {name!r}")
@@ -186,10 +186,10 @@ def index_of(name):
 
 # Pages --------------------------------------------------------------------------------------------
 
-def _status(number):
+def _status(number: int | None) -> str:
     return "-" if number is None else f"{WC_STATUS_NAMES[number]} ({number})"
 
-def markdown_table():
+def markdown_table() -> str:
     """The table as markdown, made for the documentation."""
     lines = ["| # | row | stage | condition | wire | own status | peer's status | QP | event | access | counter | clause |",
              "|---|---|---|---|---|---|---|---|---|---|---|---|"]

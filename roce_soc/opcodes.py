@@ -30,7 +30,7 @@ EXT_HEADERS = {
     "CNPRES":       (("cnp_reserved", 128),),
 }
 
-def header_bytes(name):
+def header_bytes(name: str) -> int:
     """Length in bytes of a header of EXT_HEADERS."""
     return sum(bits for _, bits in EXT_HEADERS[name])//8
 
@@ -79,7 +79,7 @@ class Opcode:
     transport     : str
     kind          : str
     position      : str
-    headers       : tuple
+    headers       : tuple[str, ...]
     payload       : str
     has_imm       : bool
     has_inv       : bool
@@ -121,7 +121,7 @@ _ROWS = (
 
 RESPONSE_KINDS = ("READ_RESPONSE", "ACKNOWLEDGE", "ATOMIC_ACKNOWLEDGE")
 
-def _opcode(transport, low, name, kind, position, headers, payload):
+def _opcode(transport: str, low: int, name: str, kind: str, position: str, headers: tuple[str, ...], payload: str) -> Opcode:
     if transport == "UD":
         headers = ("DETH",) + headers
     return Opcode(
@@ -147,7 +147,7 @@ OPCODES = {o.value: o for o in (
 
 _BY_NAME = {o.name: o for o in OPCODES.values()}
 
-def by_name(name):
+def by_name(name: str) -> Opcode:
     """The Opcode called `name`; ValueError names what is not in the table."""
     if name not in _BY_NAME:
         raise ValueError(f"opcode name must be one of OPCODES, not {name!r}")
@@ -156,7 +156,7 @@ def by_name(name):
 # One constant a row: RC_SEND_FIRST = 0x00 ... UD_SEND_ONLY_IMM = 0x65, CNP = 0x81.
 globals().update({o.name: o.value for o in OPCODES.values()})
 
-def opcode_of(transport, kind, position, *, imm=False, inv=False):
+def opcode_of(transport: str, kind: str, position: str, *, imm: bool = False, inv: bool = False) -> int:
     """Value of the opcode for a packet of a message; ValueError where the transport has none."""
     for o in OPCODES.values():
         if (o.transport, o.kind, o.position, o.has_imm, o.has_inv) == (transport, kind, position, imm, inv):
@@ -182,11 +182,11 @@ CREDITS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 
            1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
 CREDIT_CODE_UNLIMITED = 31
 
-def credit_code(available):
+def credit_code(available: int) -> int:
     """Largest credit code that promises no more than `available` receive work requests."""
     return max(code for code, credits in enumerate(CREDITS) if credits <= available)
 
-def syndrome_class(syndrome):
+def syndrome_class(syndrome: int) -> str:
     """ACK, RNR, NAK or RESERVED."""
     return ("ACK", "RNR", "RESERVED", "NAK")[syndrome >> 5] if syndrome < 0x80 else "RESERVED"
 
@@ -198,7 +198,7 @@ RNR_TIMER_10US = (65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
 RNR_RETRY_INFINITE  = 7
 ACK_TIMEOUT_UNIT_NS = 4096
 
-def ack_timeout_ns(code):
+def ack_timeout_ns(code: int) -> int:
     """Local ACK time-out in ns: 4.096 us * 2^code, 0 = no timer."""
     if not 0 <= code <= 31:
         raise ValueError(f"ACK time-out code must be 0..31, not {code!r}")
@@ -213,17 +213,17 @@ PMTU_CODES = {size: code for code, size in PMTU_BYTES.items()}
 
 PSN_MASK = 0xffffff
 
-def psn_diff(a, b):
+def psn_diff(a: int, b: int) -> int:
     """a - b as a signed 24-bit number: > 0 when a is later. Outstanding PSNs stay below 2^23."""
     return ((a - b + 0x800000) & PSN_MASK) - 0x800000
 
-def packets(length, pmtu):
+def packets(length: int, pmtu: int) -> int:
     """PSNs that a message of `length` bytes takes at a path MTU of `pmtu` bytes."""
     return max(1, -(-length//pmtu))
 
 # Pages --------------------------------------------------------------------------------------------
 
-def markdown_table():
+def markdown_table() -> str:
     """The opcode table as a markdown table, made for the documentation."""
     lines = ["| value | name | headers after BTH | header bytes | payload |", "|---|---|---|---|---|"]
     lines += [f"| 0x{o.value:02x} | {o.name} | {', '.join(o.headers) or '-'} | {o.header_length} | {o.payload} |"

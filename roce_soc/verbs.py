@@ -4,6 +4,7 @@
 Ref: InfiniBand Architecture vol. 1 ch. 10, 11; values of libibverbs' user ABI (infiniband/verbs.h).
 Not supported: alternate paths (APM), memory windows of type 1, TSO, FLUSH, ATOMIC_WRITE.
 """
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 # Work requests ------------------------------------------------------------------------------------
@@ -42,7 +43,7 @@ ACCESS_IGNORED  = ACCESS_HUGETLB | ACCESS_OPTIONAL
 # A QP's flags may name atomics: connection managers do whenever there are responder resources. It grants nothing yet.
 ACCESS_QP       = ACCESS_MR | ACCESS_REMOTE_ATOMIC
 
-def access_of(access, allowed=ACCESS_MR, what="a memory region"):
+def access_of(access: int, allowed: int = ACCESS_MR, what: str = "a memory region") -> int:
     """Access bits as the engine takes them; ValueError names those that are not built."""
     refused = access & ~(allowed | ACCESS_IGNORED)
     if refused:
@@ -51,7 +52,7 @@ def access_of(access, allowed=ACCESS_MR, what="a memory region"):
             f"not {' '.join(names) or hex(refused)}")
     return access & allowed
 
-def check_access(access):
+def check_access(access: int) -> None:
     """ValueError where remote write or atomic is granted without local write."""
     if access & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) and not access & ACCESS_LOCAL_WRITE:
         raise ValueError(f"access with REMOTE_WRITE or REMOTE_ATOMIC needs LOCAL_WRITE, not {access:#x}")
@@ -114,7 +115,7 @@ ATTR_BITS = {
     "MAX_DEST_RD_ATOMIC": 17, "PATH_MIG_STATE": 18, "CAP": 19, "DEST_QPN": 20, "RATE_LIMIT": 25,
 }
 
-def attr_mask(names):
+def attr_mask(names: str) -> int:
     """Attribute mask of names separated by spaces."""
     return sum(1 << ATTR_BITS[name] for name in names.split())
 
@@ -164,7 +165,7 @@ _TRANSITIONS = (
     ("SQE",   "RTS",  "UD GSI",       "",                     "CUR_STATE QKEY"),
 )
 
-TRANSITIONS = {}
+TRANSITIONS: dict[tuple[int, int, str], Transition] = {}       # (old, new, QP type).
 for _old, _new, _types, _required, _optional in _TRANSITIONS:
     for _type in _types.split():
         TRANSITIONS[QP_STATES.index(_old), QP_STATES.index(_new), _type] = Transition(
@@ -175,7 +176,7 @@ for _state in range(len(QP_STATES)):
         if _state != QPS_RESET:
             TRANSITIONS[_state, QPS_ERR, _type] = Transition(_state, QPS_ERR, _type, 0, 0)
 
-def check_transition(old, new, qp_type, mask):
+def check_transition(old: int, new: int, qp_type: str, mask: int) -> None:
     """None for a legal change of state; ValueError names the states or the attributes at fault.
 
     STATE is implied; alternate paths are refused, as ALT_PATH and PATH_MIG_STATE are optional nowhere.
@@ -189,6 +190,6 @@ def check_transition(old, new, qp_type, mask):
             names = [name for name, bit in ATTR_BITS.items() if bits >> bit & 1]
             raise ValueError(f"{QP_STATES[old]} -> {QP_STATES[new]} {kind} {' '.join(names) or hex(bits)}")
 
-def flag_names(names, value):
+def flag_names(names: Mapping[int, str], value: int) -> list[str]:
     """Names of the bits set in `value` by a table of this module."""
     return [name for bit, name in names.items() if value & bit]
