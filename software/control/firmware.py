@@ -4,17 +4,26 @@
 Everything lies in region `control_ram`; layouts: roce_soc/firmware.py. No gateware import.
 """
 import time
-from collections import namedtuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from roce_soc import abi, firmware, verbs
+from software.control.bus import WordBus
 from software.control.roce import RoCE
 
-Event = namedtuple("Event", "ms name a b")
+
+class Event(NamedTuple):
+    """A line of the event log: milliseconds since boot, name of LOG_EVENTS, its two values."""
+    ms   : int
+    name : str
+    a    : int
+    b    : int
+
 
 
 class FirmwareError(RuntimeError):
     """A request was refused; `code` is the FW_* number, `field`, `value` and `limit` say what for."""
-    def __init__(self, opcode, code, field, value, limit, engine):
+    def __init__(self, opcode: int, code: int, field: int, value: int, limit: int, engine: int) -> None:
         text = firmware.FW_DOC[code] if code < len(firmware.FW_DOC) else f"code {code}"
         if code == firmware.FW_BAD_VALUE:
             text = f"{firmware.QP_FIELDS[field].name} {value:#x} breaks its limit {limit:#x}"
@@ -39,23 +48,23 @@ class Firmware:
     timeout : float
         Seconds that a request may take.
     """
-    def __init__(self, bus, timeout=60):
+    def __init__(self, bus: WordBus, timeout: float = 60) -> None:
         self.bus, self.timeout = bus, timeout
         self.base = bus.region("control_ram")
 
     # Status and log -------------------------------------------------------------------------------
 
-    def status(self):
+    def status(self) -> dict[str, Any]:
         """{name: value} of the status block; link_state and link_reason as names."""
         words  = self.bus.read_words(self.base + firmware.STATUS_OFFSET, len(firmware.STATUS))
-        status = {word.name: value for word, value in zip(firmware.STATUS, words)}
+        status: dict[str, Any] = {word.name: value for word, value in zip(firmware.STATUS, words)}
         status["running"] = status["magic"] == firmware.FIRMWARE_MAGIC
         if status["running"]:
             status["link_state"]  = firmware.LINK_STATES[status["link_state"]][0]
             status["link_reason"] = firmware.LINK_REASONS[status["link_reason"]][0]
         return status
 
-    def log(self, first=0):
+    def log(self, first: int = 0) -> list[Event]:
         """Events still in the ring, oldest first, from number `first` on."""
         count = self.status()["log_count"]
         out   = []
@@ -65,7 +74,7 @@ class Firmware:
             out.append(Event(ms, firmware.LOG_EVENTS[code][0] if code < len(firmware.LOG_EVENTS) else str(code), a, b))
         return out
 
-    def wait_link(self, seconds=60, state="UP"):
+    def wait_link(self, seconds: float = 60, state: str = "UP") -> dict[str, Any]:
         """Returns the status once the link has the state. Raises TimeoutError with the reason."""
         end = time.monotonic() + seconds
         while True:
@@ -79,7 +88,7 @@ class Firmware:
 
     # Requests -------------------------------------------------------------------------------------
 
-    def request(self, opcode, args=(), answer=0):
+    def request(self, opcode: int, args: Sequence[int] = (), answer: int = 0) -> list[int]:
         """Has the firmware serve a request; returns `answer` argument words. Raises FirmwareError, TimeoutError."""
         if len(args) > firmware.REQUEST_WORDS:
             raise ValueError(f"a request has at most {firmware.REQUEST_WORDS} words, not {len(args)}")
@@ -99,19 +108,19 @@ class Firmware:
             raise FirmwareError(opcode, code, field, value, limit, engine)
         return read(at["args"], answer) if answer else []
 
-    def link(self, action):
+    def link(self, action: str) -> None:
         """Link "down", "up" or "restart"."""
         self.request(firmware.REQ_LINK, [("down", "up", "restart").index(action)])
 
-    def modify_qp(self, names, **fields):
+    def modify_qp(self, names: str, **fields: int) -> None:
         """Changes a QP: attribute names separated by spaces (verbs.ATTR_BITS), fields of abi.QP_ARGS."""
         self.request(firmware.REQ_QP_MODIFY, [verbs.attr_mask(names), *abi.pack_args(abi.QP_ARGS, **fields)])
 
-    def query_qp(self, index):
+    def query_qp(self, index: int) -> dict[str, int]:
         """Row of a QP as the firmware keeps it, a dict of abi.QP_ARGS fields."""
         return abi.unpack_args(abi.QP_ARGS, self.request(firmware.REQ_QP_QUERY, [index], answer=1 + abi.words_of(abi.QP_ARGS))[1:])
 
-    def command(self, opcode, words):
+    def command(self, opcode: int, words: Iterable[int]) -> None:
         """An engine command for memory regions and queues, by the firmware's mailbox."""
         self.request(firmware.REQ_COMMAND, [opcode, *words])
 
@@ -121,11 +130,12 @@ class FirmwareRoCE(RoCE):
 
     Memory regions, queues and queries go to the host's mailbox.
     """
-    def __init__(self, bus, *, qps=range(1, firmware.FIRMWARE_QPS), **kwargs):
-        self.firmware, self.states = Firmware(bus), {}
+    def __init__(self, bus: WordBus, *, qps: Iterable[int] = range(1, firmware.FIRMWARE_QPS), **kwargs: Any) -> None:
+        self.firmware = Firmware(bus)
+        self.states: dict[int, int] = {}        # QP index: abi.QP_*.
         super().__init__(bus, mailbox="roce_mailbox_host", qps=qps, **kwargs)
 
-    def command(self, opcode, words, answer=False):
+    def command(self, opcode: int, words: Sequence[int], answer: bool = False) -> list[int]:
         """As RoCE.command; CMD_MODIFY_QP carries what the transition requires."""
         if opcode != abi.CMD_MODIFY_QP:
             return super().command(opcode, words, answer)

@@ -4,9 +4,22 @@
 Selection and value are two accesses. What was read is returned only if nobody selected anything else in the same window
 meanwhile: its turns tell. Else it is asked for again.
 """
-from collections import namedtuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
-Refusal = namedtuple("Refusal", "row opcode source qpn psn info time")
+from software.control.transport import Bus
+
+
+class Refusal(NamedTuple):
+    """A line of the refusal ring; `row` of errors.py, `time` in ticks of the time base."""
+    row    : int
+    opcode : int
+    source : int
+    qpn    : int
+    psn    : int
+    info   : int
+    time   : int
+
 
 LINES = 64      # of the refusal ring.
 POLLS = 1000    # reads of `status` until a selection must be there: it takes some 20 clocks.
@@ -26,10 +39,10 @@ class Monitor:
 
     Raises TimeoutError where the engine does not answer (held in reset) or others never stop selecting in this window.
     """
-    def __init__(self, bus, prefix="roce_monitor_", window="host"):
+    def __init__(self, bus: Bus, prefix: str = "roce_monitor_", window: str = "host") -> None:
         self.bus, self.prefix, self.window = bus, prefix, f"{prefix}{window}_"
 
-    def _read(self, select, index, names, turn_at):
+    def _read(self, select: str, index: int, names: Iterable[str], turn_at: int) -> list[int]:
         """Values of registers once `index` is selected, by nobody but us since."""
         read = self.bus.read_register
         for _ in range(TRIES):
@@ -46,15 +59,15 @@ class Monitor:
                 return values
         raise TimeoutError(f"others select in window {self.window} without a pause: {TRIES} times")
 
-    def counter(self, index):
+    def counter(self, index: int) -> int:
         """Counter by number: row of errors.py, or TRAFFIC_BASE + traffic counter."""
         return self._read("counter_select", index, ["counter_value"], 8)[0]
 
-    def lines(self):
+    def lines(self) -> tuple[int, int]:
         """(lines of the refusal ring written since reset, refusals counted but not logged)."""
         return self.bus.read_register(f"{self.prefix}lines"), self.bus.read_register(f"{self.prefix}lines_lost")
 
-    def line(self, number):
+    def line(self, number: int) -> Refusal:
         """Refusal by its line's number since reset; the last 64 are there."""
         row, *more = self._read("line_select", number % LINES, [f"line_{n}" for n in ("row", "qpn", "psn", "info", "time")], 16)
         return Refusal(row & 0xff, row >> 8 & 0xff, row >> 16 & 0xff, *more)

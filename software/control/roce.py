@@ -4,11 +4,15 @@
 Works over any transport that reads and writes registers by name and bytes by address: litex_server
 (control/bus.py), the simulation's socket, the compiled engine of the tests. No gateware import.
 """
+from __future__ import annotations      # objects and RoCE name each other.
+
 import contextlib
 import itertools
 from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from roce_soc import abi, verbs
+from software.control.transport import Bus
 
 MAX_MESSAGE   = 1 << 31     # bytes.
 WORK_REQUESTS = {
@@ -20,85 +24,57 @@ CODE_NAMES = ("OK", "BAD_OPCODE", "BAD_INDEX", "BAD_STATE", "BAD_VALUE", "TIMEOU
 
 class CommandError(RuntimeError):
     """A command was refused; `code` is the CODE_* of the ABI, `info` the argument word refused."""
-    def __init__(self, opcode, code, info):
+    def __init__(self, opcode: int, code: int, info: int) -> None:
         name = CODE_NAMES[code] if code < len(CODE_NAMES) else str(code)
         word = f", argument word {info}" if code == abi.CODE_BAD_VALUE else ""
         super().__init__(f"command {opcode:#04x} refused: {name}{word}")
         self.opcode, self.code, self.info = opcode, code, info
 
 
-class Bus:
-    """What RoCE needs of a transport.
-
-    read_register(name) -> int, write_register(name, value): registers by their csr.json names.
-    read_memory(addr, length) -> bytes, write_memory(addr, data): the engine's memory target 0.
-    doorbell(page, kind, queue, index): a doorbell write that acts after all earlier write_memory.
-    push(page, slot, queue, index): writes a push slot and its doorbell.
-    memory_size(target) -> bytes of a memory target, or None where nobody knows.
-    idle(): called while polling; lets a simulation run on.
-    flush(): returns when every earlier write has been done. Transports that do not acknowledge writes need
-    it before a peer is told that memory or a receive is ready: its packets may be faster than the bus.
-    """
-    def push(self, page, slot, queue, index):
-        """A send work request and its inline data through the doorbell window, as words."""
-        for at in range(0, len(slot), 4):
-            word = int.from_bytes(slot[at:at + 4], "little")
-            self.doorbell(page, abi.DOORBELL_PUSH + at, word >> 16, word & 0xffff)
-        self.doorbell(page, abi.DOORBELL_SQ_PUSH, queue, index)
-
-    def flush(self):
-        """Nothing to do where writes are done when they return."""
-
-    def memory_size(self, target):
-        """Not known here: the engine judges."""
-
-    def idle(self):
-        """Nothing to do where time passes by itself."""
-
-
 # Objects ------------------------------------------------------------------------------------------
 
 class MR:
-    """Registered memory: `va` as work requests name it, `addr` where it lies, `key` both lkey and rkey."""
-    def __init__(self, roce, index, variant, va, length, addr, access, pd):
+    """Registered memory of `length` bytes: `va` as work requests name it, `addr` where it lies, `key` both lkey and rkey."""
+    def __init__(self, roce: RoCE, index: int, variant: int, va: int, length: int, addr: int, access: int, pd: int) -> None:
         self.roce, self.index, self.variant = roce, index, variant
         self.va, self.length, self.addr, self.access, self.pd = va, length, addr, access, pd
 
     @property
-    def key(self):
+    def key(self) -> int:
         """lkey and rkey: index and variant."""
         return self.index << 8 | self.variant
 
     lkey = rkey = key
 
-    def read(self, va=None, length=None):
-        """Bytes of the region from `va` on."""
+    def read(self, va: int | None = None, length: int | None = None) -> bytes:
+        """`length` bytes of the region from `va` on; by default those of the region."""
         va = self.va if va is None else va
         return self.roce.bus.read_memory(self.addr + va - self.va, self.length if length is None else length)
 
-    def write(self, data, va=None):
+    def write(self, data: bytes, va: int | None = None) -> None:
         """Puts bytes at `va`."""
         self.roce.bus.write_memory(self.addr + (self.va if va is None else va) - self.va, data)
 
-    def invalidate(self):
+    def invalidate(self) -> None:
         """The key grants nothing from here on."""
         self.roce.command(abi.CMD_INVALIDATE_MR, abi.pack_args(abi.MR_ARGS, index=self.index))
 
-    def destroy(self):
+    def destroy(self) -> None:
         """Invalidates; the next region on this index has another key."""
         self.invalidate()
         self.roce.free("mr", self.index)
 
 
 class CQ:
-    """Completion queue: `poll` returns dicts of abi.CQE's fields, `status` as a number."""
-    def __init__(self, roce, index, log2, addr, page):
+    """Completion queue of 2^log2 entries: `poll` returns dicts of abi.CQE's fields, `status` as a number."""
+    def __init__(self, roce: RoCE, index: int, log2: int, addr: int, page: int) -> None:
         self.roce, self.index, self.log2, self.addr, self.page = roce, index, log2, addr, page
         self.consumer = 0
 
-    def poll(self, limit=None):
+    def poll(self, limit: int | None = None) -> list[dict[str, int]]:
         """Completions that are there; the consumer doorbell is rung when any was taken."""
-        out, size = [], 1 << self.log2
+        out : list[dict[str, int]] = []
+        size = 1 << self.log2
         while limit is None or len(out) < limit:
             addr  = self.addr + abi.CQE_BYTES*(self.consumer % size)
             # The phase first: an entry that lands between two words of a read would come in halves.
@@ -114,50 +90,50 @@ class CQ:
                 self.roce.completed(entry)
         return out
 
-    def destroy(self):
+    def destroy(self) -> None:
         """Takes the CQ away; its QPs must be gone or in RESET."""
         self.roce.command(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=self.index))
         self.roce.free("cq", self.index)
 
-    def arm(self, solicited=False):
+    def arm(self, solicited: bool = False) -> None:
         """Asks for one event at the next (solicited) completion."""
         self.roce.bus.doorbell(self.page, abi.DOORBELL_CQ_ARM, self.index, (self.consumer & 0x7fff) | solicited << 15)
 
 
 class _Ring:
     """Producer side of a work queue's ring: slots free running, returned by completions."""
-    def __init__(self, log2, addr):
+    def __init__(self, log2: int, addr: int) -> None:
         self.log2, self.addr = log2, addr
         self.reset()
 
-    def reset(self):
+    def reset(self) -> None:
         self.producer, self.consumer = 0, 0
 
-    def reserve(self, slots, what):
+    def reserve(self, slots: int, what: str) -> None:
         if self.producer - self.consumer + slots > 1 << self.log2:
             raise BufferError(f"{what} is full: {1 << self.log2} slots, {self.producer - self.consumer} in use")
 
-    def slot_addr(self, number):
+    def slot_addr(self, number: int) -> int:
         return self.addr + abi.SEND_WQE_BYTES*(number % (1 << self.log2))
 
-    def release(self, slot):
+    def release(self, slot: int) -> None:
         """Slots up to the one a CQE names are free again."""
         self.consumer += ((slot - self.consumer) % (1 << self.log2)) + 1
 
 
 class QP:
     """Queue pair: attributes as a dict of abi.QP_ARGS fields, rings, state."""
-    def __init__(self, roce, index, send_cq, recv_cq, sq, rq, page):
+    def __init__(self, roce: RoCE, index: int, send_cq: CQ, recv_cq: CQ, sq: _Ring, rq: _Ring, page: int) -> None:
         self.roce, self.index, self.send_cq, self.recv_cq, self.page = roce, index, send_cq, recv_cq, page
         self.sq, self.rq = sq, rq
-        self.attributes  = {}
+        self.attributes: dict[str, int] = {}
 
     @property
-    def qpn(self):
+    def qpn(self) -> int:
         """Number on the wire."""
         return self.attributes["qpn"]
 
-    def modify(self, state, **attributes):
+    def modify(self, state: int, **attributes: int) -> None:
         """Goes to `state` (abi.QP_*); attributes of abi.QP_ARGS are kept for later commands."""
         # A wish to be told holds for one change alone.
         wanted = {**self.attributes, "sqd_notify": 0, **attributes, "state": state}
@@ -169,14 +145,14 @@ class QP:
             self.sq.reset()
             self.roce.write_rq(self)
 
-    def _check_state(self, what, states):
+    def _check_state(self, what: str, states: Sequence[int]) -> None:
         """RuntimeError where no work request of this kind may be posted: nobody would ever hear of it."""
         state = self.attributes.get("state", abi.QP_RESET)
         if state not in states:
             names = " ".join(verbs.QP_STATES[s] for s in states)
             raise RuntimeError(f"a {what} work request needs the QP in {names}, not {verbs.QP_STATES[state]}")
 
-    def destroy(self):
+    def destroy(self) -> None:
         """Takes the QP and its receive queue away; the next QP on this index has another number."""
         if self.attributes.get("state", abi.QP_RESET) != abi.QP_RESET:
             self.modify(abi.QP_RESET)
@@ -184,12 +160,13 @@ class QP:
         self.roce.command(abi.CMD_WRITE_RQ, abi.pack_args(abi.RQ_ARGS, index=self.attributes["rq_index"]))
         self.roce.forget(self)
 
-    def query(self):
+    def query(self) -> dict[str, int]:
         """Attributes as the engine holds them."""
         return abi.unpack_args(abi.QP_ARGS, self.roce.command(abi.CMD_QUERY_QP, [self.index], answer=True))
 
-    def post_send(self, opcode, mr=None, va=0, length=0, *, wr_id=0, flags=verbs.SEND_SIGNALED, remote_va=0, rkey=0, imm=0, lkey=None,
-                  inline=None, ring=True, push=False, **more):
+    def post_send(self, opcode: int, mr: MR | None = None, va: int = 0, length: int = 0, *, wr_id: int = 0,
+                  flags: int = verbs.SEND_SIGNALED, remote_va: int = 0, rkey: int = 0, imm: int = 0, lkey: int | None = None,
+                  inline: bytes | None = None, ring: bool = True, push: bool = False, **more: int) -> int:
         """Posts a work request (verbs.WR_*); `inline` bytes travel in the continuation slot. Returns its slot.
 
         With `push` it also goes through the doorbell window, where the engine has that: an idle queue need not read it.
@@ -225,11 +202,11 @@ class QP:
             self.ring_send()
         return slot
 
-    def ring_send(self):
+    def ring_send(self) -> None:
         """The send queue's doorbell for all that was posted with ring=False."""
         self.roce.bus.doorbell(self.page, abi.DOORBELL_SQ, self.index, self.sq.producer & 0xffff)
 
-    def post_recv(self, mr=None, va=0, length=0, *, wr_id=0, lkey=None):
+    def post_recv(self, mr: MR | None = None, va: int = 0, length: int = 0, *, wr_id: int = 0, lkey: int | None = None) -> None:
         """Posts a receive work request with at most one buffer; RuntimeError in RESET, BufferError where the ring is full."""
         self._check_state("receive", (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS, abi.QP_SQD, abi.QP_SQE, abi.QP_ERR))
         self.rq.reserve(1, "receive queue")
@@ -250,22 +227,23 @@ class RoCE:
     bus : Bus
     mailbox : str
         Register prefix of the mailbox this program owns.
-    ring_memory : (first, last) addresses of memory target 0 that rings may use.
+    ring_memory : (first, end) byte addresses of memory target 0 that rings may use.
     qps, mrs, cqs : ranges of indices that belong to this program.
     """
-    def __init__(self, bus, *, mailbox="roce_mailbox_host", ring_memory=(0, 1 << 18), qps=range(1, 16), mrs=range(1, 64), cqs=range(1, 16)):
+    def __init__(self, bus: Bus, *, mailbox: str = "roce_mailbox_host", ring_memory: tuple[int, int] = (0, 1 << 18),
+                 qps: Iterable[int] = range(1, 16), mrs: Iterable[int] = range(1, 64), cqs: Iterable[int] = range(1, 16)) -> None:
         self.bus, self.mailbox = bus, mailbox
         self._next, self._end  = ring_memory
         self._free  = {"qp": deque(qps), "mr": deque(mrs), "cq": deque(cqs)}
-        self._lives = Counter()         # (kind, index) -> objects that were there before.
+        self._lives : Counter[tuple[str, int]] = Counter()          # (kind, index) -> objects that were there before.
         self._seq    = itertools.count(1)
-        self._by_qpn = {}
+        self._by_qpn: dict[int, QP] = {}
         words        = self.command(abi.CMD_QUERY_DEVICE, [], answer=True)
         if words[0] != abi.ABI_VERSION:
             raise RuntimeError(f"engine has ABI version {words[0]}, this software {abi.ABI_VERSION}")
         self.features, self.n_qps, self.n_mrs, self.n_cqs = words[1:5]
 
-    def command(self, opcode, words, answer=False):
+    def command(self, opcode: int, words: Sequence[int], answer: bool = False) -> list[int]:
         """Runs a command; raises CommandError; with `answer` returns the words of the answer."""
         bus, box = self.bus, self.mailbox
         bus.write_register(f"{box}_index", 0)
@@ -288,7 +266,7 @@ class RoCE:
             out.append(bus.read_register(f"{box}_value"))
         return out
 
-    def allocate(self, size, what):
+    def allocate(self, size: int, what: str) -> int:
         """Address of `size` zeroed bytes of ring memory, multiple of 64."""
         addr = -(-self._next//64)*64
         if addr + size > self._end:
@@ -297,7 +275,7 @@ class RoCE:
         self.bus.write_memory(addr, bytes(size))
         return addr
 
-    def _take(self, kind, index):
+    def _take(self, kind: str, index: int | None) -> int:
         """A free index, or the one asked for."""
         if index is None:
             if not self._free[kind]:
@@ -308,7 +286,7 @@ class RoCE:
         return index
 
     @contextlib.contextmanager
-    def _claim(self, kind, index):
+    def _claim(self, kind: str, index: int | None) -> Iterator[int]:
         """A free index, or the one asked for; where its object is not made, index and ring memory are free as before.
 
         Ring memory is kept where the engine's answer is missing: it may have the address.
@@ -324,18 +302,19 @@ class RoCE:
                 self._free[kind].appendleft(index)
             raise
 
-    def free(self, kind, index):
+    def free(self, kind: str, index: int) -> None:
         """The index of a destroyed object may be used again; its next key or number is another one."""
         self._lives[kind, index] += 1
         self._free[kind].append(index)
 
-    def forget(self, qp):
+    def forget(self, qp: QP) -> None:
         """A destroyed QP: its index is free, completions of it that are still in a queue stand for nothing."""
         self._by_qpn.pop(qp.qpn, None)
         self.free("qp", qp.index)
 
-    def reg_mr(self, va, length, *, addr=None, access=verbs.ACCESS_LOCAL_WRITE, pd=1, variant=None, target=0, index=None):
-        """Registers memory; `addr` (default: va) is where it lies in the target.
+    def reg_mr(self, va: int, length: int, *, addr: int | None = None, access: int = verbs.ACCESS_LOCAL_WRITE, pd: int = 1,
+               variant: int | None = None, target: int = 0, index: int | None = None) -> MR:
+        """Registers `length` bytes of memory; `addr` (default: va) is where they lie in the target.
 
         Raises ValueError for rights that are not built (HUGETLB and optional bits are ignored), and for a range that wraps
         or leaves its memory.
@@ -354,20 +333,21 @@ class RoCE:
                 va=va, length=length, addr=addr))
         return mr
 
-    def create_cq(self, log2=6, *, page=0, index=None):
+    def create_cq(self, log2: int = 6, *, page: int = 0, index: int | None = None) -> CQ:
         """A completion queue of 2^log2 entries."""
         with self._claim("cq", index) as index:
             cq = CQ(self, index, log2, self.allocate(abi.CQE_BYTES << log2, "completion queue"), page)
             self.command(abi.CMD_WRITE_CQ, abi.pack_args(abi.CQ_ARGS, index=index, valid=1, log2=log2, page=page, addr=cq.addr))
         return cq
 
-    def write_rq(self, qp):
+    def write_rq(self, qp: QP) -> None:
         """(Re)creates a QP's receive queue: empty ring."""
         self.command(abi.CMD_WRITE_RQ, abi.pack_args(abi.RQ_ARGS, index=qp.attributes["rq_index"], valid=1, log2=qp.rq.log2, page=qp.page, addr=qp.rq.addr))
         qp.rq.reset()
 
-    def create_qp(self, send_cq, recv_cq, *, sq_log2=6, rq_log2=6, page=0, index=None, qpn=None, **attributes):
-        """A QP in RESET with its rings; `attributes` of abi.QP_ARGS are kept for modify."""
+    def create_qp(self, send_cq: CQ, recv_cq: CQ, *, sq_log2: int = 6, rq_log2: int = 6, page: int = 0, index: int | None = None,
+                  qpn: int | None = None, **attributes: int) -> QP:
+        """A QP in RESET with rings of 2^sq_log2 and 2^rq_log2 slots; `attributes` of abi.QP_ARGS are kept for modify."""
         with self._claim("qp", index) as index:
             if qpn is None:
                 # The generation: QPNs 0 and 1 and the last ones are not made.
@@ -383,7 +363,7 @@ class RoCE:
         self._by_qpn[qp.qpn] = qp
         return qp
 
-    def completed(self, entry):
+    def completed(self, entry: Mapping[str, int]) -> None:
         """Returns the ring slots that a completion stands for."""
         qp = self._by_qpn.get(entry["qpn"])
         if qp is None:

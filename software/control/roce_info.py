@@ -15,13 +15,15 @@ import json
 import pathlib
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
 from roce_soc import abi                                        # noqa: E402
 from roce_soc.errors import ERRORS                              # noqa: E402
 from roce_soc.tree import build_dir                             # noqa: E402
-from software.control.bus import RemoteBus, SocketBus           # noqa: E402
+from software.control.bus import RemoteBus, SocketBus, WordBus  # noqa: E402
 from software.control.firmware import Firmware                  # noqa: E402
 from software.control.monitor import Monitor                    # noqa: E402
 
@@ -33,7 +35,7 @@ class ForeignError(RuntimeError):
     """What answers is not the SoC that csr.json describes."""
 
 
-def candidates(given=None, build=None):
+def candidates(given: str | None = None, build: pathlib.Path | None = None) -> list[pathlib.Path]:
     """Paths of csr.json to try, the best first: `given` alone; else ./csr.json alone; else those of build/, newest first."""
     if given:
         return [pathlib.Path(given)]
@@ -43,7 +45,7 @@ def candidates(given=None, build=None):
     return sorted((build or build_dir()).glob("**/csr.json"), key=lambda path: path.stat().st_mtime, reverse=True)
 
 
-def check(bus):
+def check(bus: WordBus) -> None:
     """Raises ForeignError unless the SoC behind `bus` is the one of its csr.json: identifier, then the engine's ABI version."""
     wanted = str(bus.map.constants.get("config_identifier", ""))
     base   = bus.map.bases.get("identifier_mem")
@@ -59,7 +61,7 @@ def check(bus):
             raise ForeignError(f"the engine has ABI version {version}, this program {abi.ABI_VERSION}")
 
 
-def connect(args):
+def connect(args: argparse.Namespace) -> SocketBus | RemoteBus:
     """A bus whose csr.json fits what answers. Raises ForeignError, OSError, ValueError."""
     paths, reasons = candidates(args.csr), []
     if not paths:
@@ -75,25 +77,25 @@ def connect(args):
     raise ForeignError("; ".join(reasons[:3]))
 
 
-def named(bus, prefix):
+def named(bus: WordBus, prefix: str) -> dict[str, int]:
     """{name: value} of the one-word registers that begin with `prefix`."""
     names = [n for n, (_, words) in bus.map.registers.items() if n.startswith(prefix) and words == 1]
     return {n[len(prefix):]: bus.read_register(n) for n in names}
 
 
-def counters(bus):
+def counters(bus: WordBus) -> dict[str, int]:
     """{name: value} of the engine's counters that are not zero: rows of errors.py."""
     monitor = Monitor(bus)
     values  = {row.name: monitor.counter(row.index) for row in ERRORS.values()}
     return {name: value for name, value in values.items() if value}
 
 
-def collect(bus):
+def collect(bus: WordBus) -> dict[str, Any]:
     """Everything as one dict."""
     engine = "roce_monitor_host_status" in bus.map.registers
     status = bus.read_register("phy_status")
     counts = {n: v for n, v in named(bus, "phy_").items() if n.endswith("_count")}
-    info   = {
+    info: dict[str, Any] = {
         "link":       {"flags": [name for bit, name in enumerate(PHY_FLAGS) if status >> bit & 1], "status": status},
         "phy":        counts,
         "slowpath":   {n: v for n, v in named(bus, "slowpath_").items() if n.startswith(("rx_", "tx_"))},
@@ -107,7 +109,7 @@ def collect(bus):
     return info
 
 
-def show(info, file=sys.stdout):
+def show(info: Mapping[str, Any], file: TextIO = sys.stdout) -> None:
     """Prints sections of names and values."""
     for section, values in info.items():
         print(f"{section}:", file=file)
@@ -119,7 +121,7 @@ def show(info, file=sys.stdout):
             print(f"  {name:20} {' '.join(value) if isinstance(value, list) else value}", file=file)
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csr",    help="csr.json of the build (default: see above)")
     parser.add_argument("--host",   default="localhost")
@@ -138,7 +140,7 @@ def main():
     return 0
 
 
-def run(args):
+def run(args: argparse.Namespace) -> None:
     """Shows all once, with --watch then what moves."""
     bus  = connect(args)
     info = collect(bus)
