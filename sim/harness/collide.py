@@ -7,24 +7,26 @@ Not supported: RAM with a clock on each side, whose pointers keep reader and wri
 """
 import os
 import re
+from collections.abc import Callable, Iterable, Iterator
 
 from migen import Memory
-from migen.fhdl.specials import READ_FIRST
+from migen.fhdl.specials import READ_FIRST, _MemoryPort
+from migen.fhdl.structure import _Fragment
 
 
-def enabled():
+def enabled() -> bool:
     """Whether models are compiled with random bits on collisions."""
     return os.environ.get("ROCE_COLLIDE", "0") not in ("", "0")
 
 
-def readers(memory):
+def readers(memory: Memory) -> Iterator[tuple[int, _MemoryPort]]:
     """Yields (number, port) of the clocked read-only ports."""
     for n, port in enumerate(memory.ports):
         if not port.async_read and port.we is None:
             yield n, port
 
 
-def prepare(fragment):
+def prepare(fragment: _Fragment) -> list[Memory]:
     """Gives every clocked read port a data register; returns the memories. Before the conversion."""
     memories = [special for special in fragment.specials if isinstance(special, Memory)]
     for memory in memories:
@@ -33,7 +35,7 @@ def prepare(fragment):
     return memories
 
 
-def collide(text, memories, name_of):
+def collide(text: str, memories: Iterable[Memory], name_of: Callable[[Memory], str]) -> str:
     """The Verilog `text` with random bits in the data registers of all read ports that do not take the old word."""
     for memory in memories:
         numbers = [n for n, port in readers(memory) if not getattr(port, "old_word", False)]
@@ -52,7 +54,7 @@ def collide(text, memories, name_of):
     return text
 
 
-def writes(text, name):
+def writes(text: str, name: str) -> Iterator[tuple[str, str, str]]:
     """Yields (clock, enable, address) of every write of memory `name`."""
     for found in re.finditer(rf"\tif \((\w+)(?:\[\d+\])?\)\n\t\t{name}\[(\w+)\](?:\[\d+:\d+\])? <= ", text):
         clock = text[:found.start()].rpartition("always @(posedge ")[2].partition(")")[0]

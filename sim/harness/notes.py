@@ -5,6 +5,7 @@ A loop, a second driver, a latch or an open case is a fault: a vendor tool refus
 builds something else than what was simulated from the others.
 """
 import re
+from collections.abc import Iterable
 
 # Refused by Verilator itself.
 ERRORS  = ("ALWNEVER", "SELRANGE", "PINNOTFOUND", "LATCH", "IMPLICIT", "MULTITOP")
@@ -24,14 +25,14 @@ ALLOWED = (
 )
 
 
-def flags():
+def flags() -> list[str]:
     """Verilator's options for these rules."""
     # -Werror alone does not bring back what -Wno-lint took away.
     return ["-Wno-fatal", "-Wno-lint", "-Wno-style", *[f"-Wno-{w}" for w in IGNORED], *[f"-Wwarn-{w}" for w in (*FAULTS, *SHOWN, *ERRORS)],
             *[f"-Werror-{w}" for w in ERRORS]]
 
 
-def read(text):
+def read(text: str) -> list[tuple[str, str, str]]:
     """[(kind, message, source line)] of Verilator's output."""
     found = []
     for note in re.split(r"^(?=%)", text, flags=re.M):
@@ -42,7 +43,7 @@ def read(text):
     return found
 
 
-def faults(text, allowed=ALLOWED):
+def faults(text: str, allowed: Iterable[tuple[str, str, str]] = ALLOWED) -> list[str]:
     """The notes of `text` that are faults, as lines for a person."""
     return [f"{kind}: {message}: {line}" for kind, message, line in read(text)
             if kind in FAULTS and not any(kind == k and re.search(pattern, line) for k, pattern, _ in allowed)]

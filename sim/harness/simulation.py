@@ -2,7 +2,9 @@
 """One running model: clocks, signals, streams, memories, traces."""
 import ctypes
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Self
 
 from sim.harness.emit import BOUNDS
 from sim.harness.library import Bound, load
@@ -40,19 +42,20 @@ class Sim:
     strict : bool
         Raise `Violation` at once; False collects them in `violations()`.
     """
-    def __init__(self, so, seed=1, *, clocks=None, strict=True):
+    def __init__(self, so: str, seed: int = 1, *, clocks: Mapping[str, int | tuple[int, int]] | None = None,
+                 strict: bool = True) -> None:
         self.seed   = seed
         self.c      = Bound(load(so), seed & (2**64 - 1))
-        self.ports  = {}
+        self.ports: dict[str, tuple[int, bool]] = {}        # name: (bits, whether it is an input).
         self.strict = strict
-        self._streams    = []
+        self._streams   : list[Source | Sink] = []
         self._closed     = False
-        self._state_list = None
+        self._state_list: list[tuple[int, str, int, int, int]] | None = None
         self._list_ports()
         self._so     = so
         self._bounds = bytes((self.ports[BOUNDS][0] + 7)//8) if BOUNDS in self.ports else b""
         self.c.stop_on_fault(strict)
-        self.clocks = {}
+        self.clocks: dict[str, int] = {}        # domain: its number in the bench.
         for name, timing in (clocks or self._default_clocks()).items():
             period, phase = timing if isinstance(timing, tuple) else (timing, 0)
             if period < 2:
@@ -70,21 +73,21 @@ class Sim:
             self.ports[name.value.decode()] = (width, bool(is_input.value))
             n += 1
 
-    def _default_clocks(self):
+    def _default_clocks(self) -> dict[str, int]:
         names = [n[:-4] for n, (_, is_input) in self.ports.items() if n.endswith("_clk") and is_input]
         return {n: 4000 for n in sorted(names, key=lambda n: (n != "sys", n))}
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "_closed", True) is False:
             self.close()
 
-    def close(self):
+    def close(self) -> None:
         """Frees the model; ends a trace."""
         if not self._closed:
             self._closed = True
@@ -92,7 +95,7 @@ class Sim:
 
     # Clocks -----------------------------------------------------------------------------------------
 
-    def clock_index(self, name):
+    def clock_index(self, name: str | None) -> int:
         """Index of a clock domain; None is the main one."""
         if name is None:
             return 0
@@ -100,22 +103,22 @@ class Sim:
             raise ValueError(f"no clock {name!r}, there are {sorted(self.clocks)}")
         return self.clocks[name]
 
-    def cycles(self, clock=None):
-        """Rising edges so far."""
+    def cycles(self, clock: str | None = None) -> int:
+        """Rising edges of a clock (default: the main one) so far."""
         return self.c.cycles(self.clock_index(clock))
 
     @property
-    def time(self):
+    def time(self) -> int:
         """Picoseconds so far."""
         return self.c.time()
 
-    def violations(self):
+    def violations(self) -> list[str]:
         """Takes the collected violations as texts."""
         out = [self.c.fault(n).decode() for n in range(self.c.fault_count())]
         self.c.clear_faults()
         return out
 
-    def _check(self, result):
+    def _check(self, result: int) -> int:
         if self.strict and self.c.fault_count():
             raise Violation(f"seed {self.seed}: " + "; ".join(self.violations()))
         if self.strict and self._bounds:
@@ -125,45 +128,45 @@ class Sim:
                 raise Violation(f"seed {self.seed}, cycle {self.cycles()}: " + "; ".join(self.broken_bounds()))
         return result
 
-    def broken_bounds(self):
+    def broken_bounds(self) -> list[str]:
         """Texts of the bounds (roce_soc/bounds.py) that were broken since power-up."""
         broken = self.peek(BOUNDS) if self._bounds else 0
         listed = re.findall(r"^// bound (\d+) (.*)$", (Path(self._so).parent / "top.v").read_text(), re.M) if broken else []
         return [f"bound broken: {text}" for n, text in listed if broken >> int(n) & 1]
 
-    def reset(self, cycles=8, settle=1):
+    def reset(self, cycles: int = 8, settle: int = 1) -> None:
         """Holds every `<domain>_rst` for `cycles` of each clock; then runs `settle` cycles."""
         self.c.reset(cycles)
         self.step(settle)
 
-    def hold(self, clock, on=True):
+    def hold(self, clock: str | None, on: bool = True) -> None:
         """Puts one clock's side with its agents in reset (`on` False: takes it out); the others go on."""
         self.c.hold(self.clock_index(clock), on)
 
-    def step(self, cycles=1, clock=None):
+    def step(self, cycles: int = 1, clock: str | None = None) -> None:
         """Runs so many cycles of the main clock, or of another one."""
         index = self.clock_index(clock)
         self._check(self.c.step_clock(index, cycles) if index else self.c.step(cycles))
 
-    def until(self, sink, count=1, max_cycles=100_000):
+    def until(self, sink: Sink, count: int = 1, max_cycles: int = 100_000) -> None:
         """Runs until `sink` holds `count` unread frames. Raises Timeout with the state of every stream."""
         if self._check(self.c.until(sink.index, count, max_cycles)):
             raise Timeout(f"{len(sink)} of {count} frames at {sink.prefix} after {max_cycles} cycles{self.state()}")
 
-    def drain(self, *sources, max_cycles=100_000):
+    def drain(self, *sources: Source, max_cycles: int = 100_000) -> None:
         """Runs until every frame of the sources (default: all) was taken."""
         group = sources or [s for s in self._streams if isinstance(s, Source)]
         index = (ctypes.c_int * max(1, len(group)))(*[s.index for s in group])
         if self._check(self.c.drain(index, len(group), max_cycles)):
             raise Timeout(f"sources not drained after {max_cycles} cycles{self.state()}")
 
-    def wait(self, name, value=1, max_cycles=100_000):
+    def wait(self, name: str, value: int = 1, max_cycles: int = 100_000) -> None:
         """Runs until port `name` has `value`."""
         self._width(name)
         if self._check(self.c.wait(name.encode(), value, max_cycles)):
             raise Timeout(f"{name} is {self.peek(name):#x}, not {value:#x}, after {max_cycles} cycles{self.state()}")
 
-    def run(self, condition, max_cycles=100_000, every=16):
+    def run(self, condition: Callable[[], object], max_cycles: int = 100_000, every: int = 16) -> None:
         """Runs until `condition()` holds; asks every `every` cycles."""
         left = max_cycles
         while not condition():
@@ -172,7 +175,7 @@ class Sim:
             self.step(min(every, left))
             left -= every
 
-    def state(self):
+    def state(self) -> str:
         """Text for messages: queue and handshake of every stream."""
         rows = []
         for s in self._streams:
@@ -183,12 +186,12 @@ class Sim:
 
     # Signals ----------------------------------------------------------------------------------------
 
-    def _width(self, name):
+    def _width(self, name: str) -> int:
         if name not in self.ports:
             raise ValueError(f"no port {name!r}, there are {', '.join(sorted(self.ports))}")
         return self.ports[name][0]
 
-    def poke(self, name, value):
+    def poke(self, name: str, value: int) -> None:
         """Sets an input port."""
         width = self._width(name)
         if value < 0 or value >> width:
@@ -197,14 +200,14 @@ class Sim:
         if self.c.poke(name.encode(), int(value).to_bytes(size, "little"), size):
             raise ValueError(f"{name} is driven by the model")
 
-    def peek(self, name):
+    def peek(self, name: str) -> int:
         """Value of a port, after the falling edge."""
         size   = (self._width(name) + 7) // 8
         buffer = ctypes.create_string_buffer(size)
         self.c.peek(name.encode(), buffer, size)
         return int.from_bytes(buffer.raw, "little")
 
-    def _states(self):
+    def _states(self) -> list[tuple[int, str, int, int, int]]:
         """Yields (index, path, width, depth, bytes) of all memories and registers; listed once."""
         if self._state_list is None:
             self._state_list = []
@@ -213,12 +216,12 @@ class Sim:
                 self._state_list.append((len(self._state_list), name.value.decode(), width.value, depth.value, size))
         return self._state_list
 
-    def _state(self, index, size):
+    def _state(self, index: int, size: int) -> bytes:
         buffer = ctypes.create_string_buffer(size)
         self.c.state_read(index, buffer)
         return buffer.raw
 
-    def memories(self, match=""):
+    def memories(self, match: str = "") -> dict[str, Rows]:
         """{path: Rows} of the memories inside the model whose path holds `match` (regular expression), as of now.
 
         The path is that of the Migen module: `core0.responder.check.rows`. A memory of several copies has an entry each.
@@ -226,35 +229,37 @@ class Sim:
         return {path: Rows(width, depth, self._state(n, size)) for n, path, width, depth, size in self._states()
             if depth and re.search(match, path)}
 
-    def write_row(self, path, row, value):
+    def write_row(self, path: str, row: int, value: int) -> None:
         """Sets one row of a memory with clocked reads: for what takes too long to reach. ValueError without such a row."""
         for n, name, width, depth, size in self._states():
             if name == path and row in range(depth) and not value >> width:
                 return self.c.state_write(n, row, value.to_bytes(size//depth, "little"))
         raise ValueError(f"there is no row {row} of memory {path!r} that holds {value:#x}")
 
-    def registers(self, match=""):
+    def registers(self, match: str = "") -> dict[str, int]:
         """{path: value} of the registers inside the model, as `memories`. What Verilator optimised away is missing."""
         return {path: int.from_bytes(self._state(n, size), "little") for n, path, _, depth, size in self._states()
             if not depth and re.search(match, path)}
 
     # Agents -----------------------------------------------------------------------------------------
 
-    def source(self, prefix, **options):
+    def source(self, prefix: str, **options: Any) -> Source:
         """Feeds the stream input `prefix`; options of `Source`."""
-        self._streams.append(Source(self, prefix, **options))
-        return self._streams[-1]
+        source = Source(self, prefix, **options)
+        self._streams.append(source)
+        return source
 
-    def sink(self, prefix, **options):
+    def sink(self, prefix: str, **options: Any) -> Sink:
         """Takes the stream output `prefix`; options of `Sink`."""
-        self._streams.append(Sink(self, prefix, **options))
-        return self._streams[-1]
+        sink = Sink(self, prefix, **options)
+        self._streams.append(sink)
+        return sink
 
-    def memory(self, *prefixes, **options):
+    def memory(self, *prefixes: str, **options: Any) -> Memory:
         """Puts one shared memory behind the memory ports `prefixes`; options of `Memory` and `MemoryPort.set`."""
         return Memory(self, prefixes, **options)
 
-    def trace(self, path):
+    def trace(self, path: str | None) -> None:
         """Writes a VCD from here on (None ends it); needs `build(trace=True)` or ROCE_TRACE=1."""
         if self.c.trace(path.encode() if path else None):
             raise HarnessError("this model was built without trace: build(..., trace=True) or ROCE_TRACE=1")

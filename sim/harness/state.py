@@ -5,9 +5,13 @@
 of Verilator's class; `Rows` is a memory as `Sim.memories` returns it. Nothing of it slows the model down. What Verilator
 optimises away (never read, constant) has no entry.
 """
-import re
+from __future__ import annotations      # Rows names itself.
 
-from migen import Memory, Signal
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from migen import Memory, Module, Signal
 from migen.fhdl.tools import list_targets
 
 # Migen --------------------------------------------------------------------------------------------
@@ -30,7 +34,7 @@ def _owners(module, path, owners):
     return owners
 
 
-def paths(module, namespace):
+def paths(module: Module, namespace: Any) -> str:
     """Lines `// state <Verilog name> <path>` of a converted module, memories and registers, sorted by path."""
     rows, used = [], set()
     for item, (path, owner) in sorted(_owners(module, "", {}).items(), key=lambda pair: pair[0].duid):
@@ -50,14 +54,15 @@ _ARRAY  = re.compile(r"^ *VlUnpacked<\w+(?:<\d+>)?/\*(\d+):0\*/, (\d+)> (\w+);",
 _PORT   = re.compile(r"^ *VL_(?:IN|OUT)(?:8|16|64|W)?\(&?(\w+),(\d+),0", re.M)
 
 
-def plain(name):
+def plain(name: str) -> str:
     """Name in Verilog of a member of Verilator's class."""
     return re.sub(r"__0([0-9A-F]{2})", lambda m: chr(int(m[1], 16)), name).replace("__SYM__", "")
 
 
-def table(text, header):
+def table(text: str, header: str) -> str:
     """Rows of C++ for the items of `paths` in the Verilog `text` that are members of Verilator's class (its `header`)."""
-    found   = [(m[2], m[1], 0) for m in _SCALAR.finditer(header)] + [(m[1], m[2], 0) for m in _PORT.finditer(header)]
+    found: list[tuple[str, str, str | int]] = []
+    found  += [(m[2], m[1], 0) for m in _SCALAR.finditer(header)] + [(m[1], m[2], 0) for m in _PORT.finditer(header)]
     found  += [(m[3], m[1], m[2]) for m in _ARRAY.finditer(header)]
     members = {plain(name).removeprefix("top__DOT__"): (name, int(high) + 1, int(depth)) for name, high, depth in found}
     rows    = []
@@ -69,7 +74,7 @@ def table(text, header):
 
 # Python -------------------------------------------------------------------------------------------
 
-def field(layout, name):
+def field(layout: Iterable[tuple[str, int]], name: str) -> tuple[int, int]:
     """(lowest bit, width) of a field in a row of `layout`."""
     at = 0
     for other, width in layout:
@@ -86,26 +91,26 @@ class Rows:
     """
     __slots__ = ("width", "depth", "raw")
 
-    def __init__(self, width, depth, raw):
+    def __init__(self, width: int, depth: int, raw: bytes) -> None:
         self.width, self.depth, self.raw = width, depth, raw
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.depth
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> int:
         size = len(self.raw)//self.depth
         at   = range(self.depth)[index]*size
         return int.from_bytes(self.raw[at:at + size], "little")
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Rows) and self.raw == other.raw
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(self.raw)
 
-    def changed(self, other):
+    def changed(self, other: Rows) -> list[int]:
         """Indices of the rows that differ from another dump of the same memory."""
         return [] if self == other else [n for n in range(self.depth) if self[n] != other[n]]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Rows({self.depth} rows of {self.width} bits)"
