@@ -18,6 +18,7 @@ import json
 import pathlib
 import random
 import sys
+from collections.abc import Callable, Iterable, Sequence
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from sim import env  # noqa: E402
@@ -28,10 +29,11 @@ from roce_soc import opcodes, verbs  # noqa: E402
 from roce_soc.errors import ERRORS  # noqa: E402
 from sim.bench_latency import ack, b4_to_b7  # noqa: E402
 from sim.bench_rows import (  # noqa: E402
-    CLOCKS_MHZ, FLOORS, MUST, OPERATIONS, PMTUS, SIZES, beats, judge, markdown, rates, row)
+    CLOCKS_MHZ, FLOORS, MUST, OPERATIONS, PMTUS, SIZES, Row, Say, beats, judge, markdown, rates, row)
 from sim.engine import IPS, MACS, Bench, connect  # noqa: E402
 from sim.harness.memory import IDEAL  # noqa: E402
 from sim.wire import WIRE_BYTES, WIRE_OVERHEAD  # noqa: E402
+from software.control.roce import MR, QP  # noqa: E402
 from test.model.packet import Packet, parse  # noqa: E402
 
 B1_QPS     = 64
@@ -44,35 +46,36 @@ BUFFER_FULL = ERRORS["BUFFER_FULL"].index
 
 class B1:
     """64 QPs that receive, 64 that send, on one engine; the bench is the peer."""
-    def __init__(self, seed):
+    def __init__(self, seed: int) -> None:
         self.bench  = Bench(seed=seed, stall=0.0, memory=IDEAL)
         self.engine = engine = self.bench.engines[0]
         self.random = random.Random(seed)
         roce        = engine.roce
         self.mr     = roce.reg_mr(BUFFERS, 1 << 24, access=7)
-        self.qps    = []
+        self.qps: list[QP]      = []
+        self.psn: dict[QP, int] = {}        # the next one of each, sent by the peer or by the engine.
         for i in range(2*B1_QPS):
             cq = roce.create_cq(8)
             qp = roce.create_qp(cq, cq, sq_log2=5, rq_log2=5, src_mac=MACS[0], dst_mac=MACS[1], src_ip=IPS[0], dst_ip=IPS[1], pmtu=5,
                 dest_qpn=0x1000 + i, sq_psn=0, rq_psn=0, timeout=0)
             for state in (1, 2, 3):
                 qp.modify(state)
-            qp.psn = 0
+            self.psn[qp] = 0
             self.qps.append(qp)
         self.engine.write_memory(BUFFERS, self.random.randbytes(8192)*2048)
 
-    def request(self, qp, size, i):
+    def request(self, qp: QP, size: int, i: int) -> tuple[Packet, int]:
         """(packet, address of its payload) of the next request for a QP of the engine: SEND or WRITE in turn."""
         send, va = i % 2, BUFFERS + (1 << 22) + 8192*i + self.random.randrange(64)
         if send:
             qp.post_recv(self.mr, va=va, length=max(size, 1), wr_id=i)
         packet = Packet(opcode=opcodes.RC_SEND_ONLY if send else opcodes.RC_WRITE_ONLY, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"),
-            src_ip=IPS[1].to_bytes(4, "big"), dst_ip=IPS[0].to_bytes(4, "big"), dest_qpn=qp.qpn, psn=qp.psn, ackreq=1, rkey=self.mr.rkey, dma_length=size,
-            va=va, payload=self.random.randbytes(size))
-        qp.psn = (qp.psn + 1) & opcodes.PSN_MASK
+            src_ip=IPS[1].to_bytes(4, "big"), dst_ip=IPS[0].to_bytes(4, "big"), dest_qpn=qp.qpn, psn=self.psn[qp], ackreq=1,
+            rkey=self.mr.rkey, dma_length=size, va=va, payload=self.random.randbytes(size))
+        self.psn[qp] = (self.psn[qp] + 1) & opcodes.PSN_MASK
         return packet, va
 
-    def receive(self, size, spacing, count):
+    def receive(self, size: int, spacing: Callable[[int], int], count: int) -> tuple[bool, float, float]:
         """Feeds `count` requests to 64 QPs at `spacing`(beats) clocks each: (executed whole and acknowledged in time, clocks a frame, beats)."""
         engine, qps = self.engine, self.qps[:B1_QPS]
         requests = [self.request(qps[i % B1_QPS], size, i) for i in range(count)]
@@ -89,7 +92,7 @@ class B1:
         ok   = engine.rx.pending == 0 and engine.counter(BUFFER_FULL) == refused
         acks = [parse(f) for f in engine.frames()]
         ok  &= all(a.syndrome == opcodes.ACK_UNLIMITED for a in acks)
-        ok  &= {a.dest_qpn: a.psn for a in acks} == {qp.attributes["dest_qpn"]: (qp.psn - 1) & opcodes.PSN_MASK for qp in qps}
+        ok  &= {a.dest_qpn: a.psn for a in acks} == {qp.attributes["dest_qpn"]: (self.psn[qp] - 1) & opcodes.PSN_MASK for qp in qps}
         self.bench.step(5000)
         for packet, va in requests:
             assert not ok or engine.read_memory(va, size) == packet.payload
@@ -97,22 +100,22 @@ class B1:
             qp.recv_cq.poll()
         return ok, clocks/count, total/count
 
-    def post(self, size, count):
+    def post(self, size: int, count: int) -> None:
         """WRITEs on the QPs that send, doorbells still to ring."""
         for i in range(count):
             self.qps[B1_QPS + i % B1_QPS].post_send(verbs.WR_RDMA_WRITE, self.mr, va=BUFFERS + self.random.randrange(64), length=size, remote_va=REMOTE,
                 rkey=1, wr_id=i, ring=False)
 
-    def retire(self, count):
+    def retire(self, count: int) -> None:
         """The peer acknowledges what the sending QPs sent; all of it completes."""
         for qp in self.qps[B1_QPS:]:
-            qp.psn += count//B1_QPS
-            self.engine.send(ack(qp, qp.psn - 1))
+            self.psn[qp] += count//B1_QPS
+            self.engine.send(ack(qp, self.psn[qp] - 1))
         self.bench.step(3000)
         done = [e for qp in self.qps[B1_QPS:] for e in qp.send_cq.poll()]
         assert len(done) == count and all(e["status"] == 0 for e in done)
 
-    def transmit(self, size, count):
+    def transmit(self, size: int, count: int) -> tuple[float, float]:
         """(clocks, beats) a frame of `count` WRITEs by 64 QPs, over the later two thirds."""
         self.engine.frames()
         self.post(size, count)
@@ -123,7 +126,7 @@ class B1:
         self.retire(count)
         return (frames[-1].last - frames[0].last)/(len(frames) - 1), sum(beats(len(f.data)) for f in frames[1:])/(len(frames) - 1)
 
-    def both(self, size, count):
+    def both(self, size: int, count: int) -> tuple[bool, float, float]:
         """(good, clocks, beats) a transmitted frame, ACKs among them, while frames are received a clock a beat."""
         engine = self.engine
         self.post(size, count)
@@ -149,7 +152,7 @@ class B1:
         return good, (busy[-1].last - busy[0].last)/(len(busy) - 1), sum(beats(len(f.data)) for f in busy[1:])/(len(busy) - 1)
 
 
-def b1(seed, say):
+def b1(seed: int, say: Say) -> list[Row]:
     """Cycles per frame of each side alone, by size."""
     out, side = [], B1(seed)
     for size in SIZES:
@@ -169,7 +172,7 @@ def b1(seed, say):
 
 # B2, B3: two engines ------------------------------------------------------------------------------
 
-def stream(operation, pmtu, size, count, both, seed):
+def stream(operation: str, pmtu: int, size: int, count: int, both: bool, seed: int) -> tuple[int, float, int, int]:
     """`count` messages of `size` bytes from a (and from b) on one QP each; (clocks, share of the wire, payload bytes)."""
     bench = Bench(engines=2, seed=seed, memory=IDEAL)
     a, b  = bench.engines
@@ -178,15 +181,16 @@ def stream(operation, pmtu, size, count, both, seed):
     qps   = connect(a, b, sq_log2=log2, rq_log2=log2, cq_log2=log2 + 1, pmtu=code, timeout=0, max_rd_atomic=16, max_dest_rd_atomic=16)
     ends  = list(zip((a, b), qps))
     data, rng, total = [], random.Random(seed), size*count
+    regions: dict[QP, MR] = {}
     for engine, qp in ends:
         blob = rng.randbytes(total)
-        qp.mr = engine.roce.reg_mr(BUFFERS, 2*total + 4096, access=7)
+        regions[qp] = engine.roce.reg_mr(BUFFERS, 2*total + 4096, access=7)
         engine.write_memory(BUFFERS + 5, blob)
         data.append(blob)
     for side, (engine, qp) in enumerate(ends):
         if operation == "SEND" and (both or side == 1):
             for i in range(count):
-                qp.post_recv(qp.mr, va=BUFFERS + 5 + total + i*size, length=size, wr_id=i)
+                qp.post_recv(regions[qp], va=BUFFERS + 5 + total + i*size, length=size, wr_id=i)
     active = ends if both else ends[:1]
     wr = {"WRITE": verbs.WR_RDMA_WRITE, "SEND": verbs.WR_SEND, "READ": verbs.WR_RDMA_READ}[operation]
     for side, (engine, qp) in enumerate(active):
@@ -194,8 +198,8 @@ def stream(operation, pmtu, size, count, both, seed):
         local = BUFFERS + 5 + (total if operation == "READ" else 0)
         there = BUFFERS + 5 + (0 if operation == "READ" else total)
         for i in range(count):
-            qp.post_send(wr, qp.mr, va=local + i*size, length=size, remote_va=there + i*size, rkey=peer.mr.rkey, wr_id=i, ring=False,
-                flags=verbs.SEND_SIGNALED if i == count - 1 else 0)
+            qp.post_send(wr, regions[qp], va=local + i*size, length=size, remote_va=there + i*size, rkey=regions[peer].rkey,
+                wr_id=i, ring=False, flags=verbs.SEND_SIGNALED if i == count - 1 else 0)
     for engine, qp in active:
         qp.ring_send()
     done, entries = [False]*len(active), []
@@ -223,7 +227,7 @@ def stream(operation, pmtu, size, count, both, seed):
     return clocks, share, payload, len(used) - 1
 
 
-def b2(seed, say):
+def b2(seed: int, say: Say) -> list[Row]:
     out = []
     for operation in OPERATIONS[:2]:
         say(f"B2 {operation}")
@@ -233,7 +237,7 @@ def b2(seed, say):
     return out
 
 
-def b3(seed, say):
+def b3(seed: int, say: Say) -> list[Row]:
     out = []
     for both in (False, True):
         for pmtu in PMTUS:
@@ -251,7 +255,7 @@ def b3(seed, say):
 PARTS = {"B1": b1, "B2": b2, "B3": b3, "B4": b4_to_b7}
 
 
-def show(rows):
+def show(rows: Iterable[Row]) -> None:
     """The table for people."""
     from rich.console import Console
     from rich.table import Table
@@ -266,7 +270,7 @@ def show(rows):
     Console(width=150).print(table)
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=sorted(PARTS), help="parts to run (B4 stands for B4 to B7)")

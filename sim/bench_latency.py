@@ -5,12 +5,15 @@ Clocks from the last beat in (B4: the doorbell, or the last word of the push) to
 bench answers in 4 clocks. B6 and B7 leave its latency out: each is measured with a slower memory too, what a clock of
 latency costs is taken off.
 """
+from collections.abc import Callable
+
 from roce_soc import opcodes, verbs
 from roce_soc.common import DEFAULT_QPS
 from roce_soc.transport.retire.timer import SCAN_CYCLES
-from sim.bench_rows import B5_SIZES, B6_SIZES, B7_ROWS, latencies, row
+from sim.bench_rows import B5_SIZES, B6_SIZES, B7_ROWS, Row, Say, latencies, row
 from sim.engine import IPS, MACS, Bench
 from sim.harness.memory import IDEAL
+from software.control.roce import QP
 from test.model.packet import Packet, parse
 
 BUFFERS = 0x1000_0000
@@ -19,7 +22,7 @@ NAKS    = 5                 # measurements of B7, each a clock later against the
 SLOWER  = 20                # clocks of memory latency of the second measurement.
 
 
-def ack(qp, psn, syndrome=opcodes.ACK_UNLIMITED):
+def ack(qp: QP, psn: int, syndrome: int = opcodes.ACK_UNLIMITED) -> bytes:
     """An ACK or NAK of the peer for `psn`."""
     return Packet(opcode=opcodes.RC_ACKNOWLEDGE, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"),
         src_ip=IPS[1].to_bytes(4, "big"), dst_ip=IPS[0].to_bytes(4, "big"), dest_qpn=qp.qpn, psn=psn & opcodes.PSN_MASK,
@@ -28,7 +31,7 @@ def ack(qp, psn, syndrome=opcodes.ACK_UNLIMITED):
 
 class Latency:
     """One QP of one engine."""
-    def __init__(self, seed):
+    def __init__(self, seed: int) -> None:
         self.bench  = Bench(seed=seed, memory=IDEAL)
         self.engine = engine = self.bench.engines[0]
         cq          = engine.roce.create_cq(8)
@@ -39,8 +42,8 @@ class Latency:
             qp.modify(state)
         self.psn = 0
 
-    def request(self, opcode, size):
-        """A WRITE or READ request of the peer."""
+    def request(self, opcode: int, size: int) -> bytes:
+        """A WRITE or READ request of the peer for `size` bytes."""
         packet = Packet(opcode=opcode, dst_mac=MACS[0].to_bytes(6, "big"), src_mac=MACS[1].to_bytes(6, "big"),
             src_ip=IPS[1].to_bytes(4, "big"), dst_ip=IPS[0].to_bytes(4, "big"), dest_qpn=self.qp.qpn, psn=self.psn,
             ackreq=1, rkey=self.mr.rkey, dma_length=size, va=BUFFERS + 64,
@@ -48,7 +51,7 @@ class Latency:
         self.psn += 1
         return packet.build(pad_frame=True)
 
-    def answer(self, frame):
+    def answer(self, frame: bytes) -> int:
         """Clocks from the last beat of `frame` to the first beat of the next frame out."""
         self.engine.frames()
         self.engine.rx.times()
@@ -57,7 +60,7 @@ class Latency:
         out = self.engine.tx.recv()
         return out.first - self.engine.rx.times()[-1][2]
 
-    def doorbell(self, push):
+    def doorbell(self, push: bool) -> int:
         """B4: doorbell to the first beat of an inline WRITE that is pushed, or read from its ring."""
         self.engine.frames()
         self.qp.post_send(verbs.WR_RDMA_WRITE, inline=bytes(64), remote_va=REMOTE, rkey=1, push=push)
@@ -67,23 +70,23 @@ class Latency:
         self.bench.step(300)
         return frame.first - self.engine.rang
 
-    def write(self, size):
-        """B5."""
+    def write(self, size: int) -> int:
+        """B5: clocks of a WRITE of `size` bytes."""
         clocks = self.answer(self.request(opcodes.RC_WRITE_ONLY, size))
         self.bench.step(300)
         return clocks
 
-    def read(self, size):
-        """B6."""
+    def read(self, size: int) -> int:
+        """B6: clocks of a READ of `size` bytes."""
         clocks = self.answer(self.request(opcodes.RC_READ_REQUEST, size))
         self.bench.step(500)
         return clocks
 
-    def nak(self, size, acknowledged):
+    def nak(self, size: int, acknowledged: int) -> int:
         """B7: the first of the WRITEs that are not acknowledged by the NAK is sent again; the worst of some."""
         return max(self._nak(size, acknowledged, wait) for wait in range(NAKS))
 
-    def _nak(self, size, acknowledged, wait):
+    def _nak(self, size: int, acknowledged: int, wait: int) -> int:
         bench, engine, qp = self.bench, self.engine, self.qp
         for _ in range(acknowledged + 1):
             qp.post_send(verbs.WR_RDMA_WRITE, self.mr, va=BUFFERS, length=size, remote_va=REMOTE, rkey=1)
@@ -98,13 +101,13 @@ class Latency:
         qp.send_cq.poll()
         return clocks
 
-    def behind_the_scanner(self):
+    def behind_the_scanner(self) -> None:
         """Runs on until the timer scanner has just passed the QP: its visit, one in thousand clocks, would hold up an answer by
         up to 5 clocks, and whether it does would hang on every clock of the set-up."""
         number, = self.bench.sim.registers(r"\.scanner\.qpi$").values()
         self.bench.step(SCAN_CYCLES*((self.qp.index + 8 - number) % DEFAULT_QPS))
 
-    def without_memory(self, measure, *args):
+    def without_memory(self, measure: Callable[..., int], *args: int) -> tuple[float, float]:
         """(clocks of `measure` less the memory's latency, what a clock of latency costs)."""
         memory = self.engine.memory
         clocks = measure(*args)
@@ -115,11 +118,11 @@ class Latency:
         return clocks - cost*IDEAL["latency"], cost
 
 
-def b4_to_b7(seed, say):
+def b4_to_b7(seed: int, say: Say) -> list[Row]:
     """Rows of latencies()."""
     say("B4 to B7")
     side  = Latency(seed)
-    found = [(min(side.doorbell(push) for _ in range(3)), {}) for push in (True, False)]
+    found: list[tuple[float, dict[str, float]]] = [(min(side.doorbell(push) for _ in range(3)), {}) for push in (True, False)]
     found += [(side.write(size), {}) for size in B5_SIZES]
     for measure, cases in ((side.read, [(size,) for size in B6_SIZES]), (side.nak, B7_ROWS)):
         for case in cases:

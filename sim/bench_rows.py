@@ -5,6 +5,7 @@ Constants of the budgets stand here. Clocks are those of the engine; B6 and B7 l
 """
 import json
 import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from roce_soc.common import DATA_BYTES
 from sim.wire import WIRE_BYTES, WIRE_OVERHEAD
@@ -17,7 +18,7 @@ OPERATIONS = ("WRITE", "SEND", "READ")
 
 # Must. B1: clocks beyond beats. B2: clocks. B3: share of the wire. B4: clocks. B5: and the payload's beats but one.
 # B6: and beats of the response. B7: and beats of the retransmitted frame, and so many for each message acknowledged.
-MUST         = {"B1": 1, "B2": 8, "B3": 0.995, "B4": 32, "B5": 40, "B6": 40, "B7": 64}
+MUST: dict[str, float] = {"B1": 1, "B2": 8, "B3": 0.995, "B4": 32, "B5": 40, "B6": 40, "B7": 64}
 B7_MESSAGE   = 6
 B5_SIZES     = (0, 64, 1024, 4096)
 B6_SIZES     = (64, 1024, 4096)
@@ -27,34 +28,37 @@ RETH, AETH, ICRC = 16, 4, 4
 
 # Rows ---------------------------------------------------------------------------------------------
 
-def beats(frame_bytes):
+def beats(frame_bytes: int) -> int:
     """Beats of a frame on the 512-bit wire, padded to 60 bytes."""
     return -(-max(frame_bytes, 60)//DATA_BYTES)
 
 
-def frame_beats(size, extension=0):
+def frame_beats(size: int, extension: int = 0) -> int:
     """Beats of an untagged IPv4 frame with `size` bytes of payload."""
     return beats(HEADERS + extension + -(-size//4)*4 + ICRC)
+
+
+Say = Callable[[str], object]     # is told what comes next.
 
 
 class Row(dict):
     """One line of the result: name, what, value, unit, limit, ok, clocks."""
 
 
-def row(name, what, value, unit, limit=None, better="lower", **more):
+def row(name: str, what: str, value: float, unit: str, limit: float | None = None, better: str = "lower", **more: float) -> Row:
     """A measured row; ok: it reaches `limit`."""
     ok = True if limit is None else (value <= limit if better == "lower" else value >= limit)
     return Row(name=name, what=what, value=round(value, 3), unit=unit, limit=None if limit is None else round(limit, 3),
         better=better, ok=ok, **more)
 
 
-def rates(cycles, payload):
-    """Gb/s of payload and million messages a second at both clocks, for `cycles` a message."""
+def rates(cycles: float, payload: int) -> dict[str, float]:
+    """Gb/s of payload and million messages a second at both clocks, for `cycles` of the engine and `payload` bytes a message."""
     return {f"gbps_{mhz:.0f}": round(payload*8*mhz/1000/cycles, 1) for mhz in CLOCKS_MHZ} | {
         f"mmsg_{mhz:.0f}": round(mhz/cycles, 1) for mhz in CLOCKS_MHZ}
 
 
-def judge(rows, floors):
+def judge(rows: Iterable[Row], floors: Mapping[str, float]) -> None:
     """Marks rows that are worse than their recorded floor (1 per cent and half a clock allowed for rounding)."""
     for r in rows:
         floor = floors.get(f"{r['name']} {r['what']}")
@@ -65,19 +69,22 @@ def judge(rows, floors):
         r["ok"] = r["ok"] and not worse
 
 
-def b5_must(size):
+def b5_must(size: int) -> float:
+    """Clocks that a WRITE of `size` bytes may take to its ACK."""
     return MUST["B5"] + -(-size//DATA_BYTES) - 1
 
 
-def b6_must(size):
+def b6_must(size: int) -> float:
+    """Clocks that a READ of `size` bytes may take to its response."""
     return MUST["B6"] + frame_beats(size, AETH)
 
 
-def b7_must(size, acknowledged):
+def b7_must(size: int, acknowledged: int) -> float:
+    """Clocks that a NAK may take to the retransmission of `size` bytes, with so many messages acknowledged."""
     return MUST["B7"] + frame_beats(size, RETH) + B7_MESSAGE*acknowledged
 
 
-def latencies():
+def latencies() -> list[tuple[str, str, float | None]]:
     """[(name, what, must)] of the latency rows, B4 to B7."""
     out  = [("B4", "last word of the push to first beat, 64 B inline WRITE", MUST["B4"]),
             ("B4", "doorbell to first beat, 64 B inline WRITE fetched from the ring", None)]
@@ -89,17 +96,17 @@ def latencies():
 
 # Tables -------------------------------------------------------------------------------------------
 
-def goodput(pmtu, share):
+def goodput(pmtu: int, share: float) -> float:
     """Gb/s of payload in WRITEs of one packet each, at a share of the 100 Gb/s wire."""
     return 8*pmtu*share*WIRE_BYTES*CLOCKS_MHZ[0]/1000/(HEADERS + RETH + pmtu + ICRC + WIRE_OVERHEAD)
 
 
-def _table(heads, rows):
+def _table(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|"*len(heads)]
     return "\n".join(lines + ["| " + " | ".join(str(cell) for cell in cells) + " |" for cells in rows]) + "\n"
 
 
-def markdown(floors=None):
+def markdown(floors: Mapping[str, float] | None = None) -> str:
     """The tables of README.md, from the recorded floors. KeyError names a row that was not recorded."""
     floors = floors if floors is not None else json.loads(FLOORS.read_text(encoding="utf-8"))
     sizes  = []
@@ -111,7 +118,7 @@ def markdown(floors=None):
     text  = "Clocks a frame by payload, 64 queue pairs, each side alone (must: beats + 1), and what that carries:\n\n"
     text += _table(("payload", "receive", "transmit", *(f"at {m:.0f} MHz" for m in CLOCKS_MHZ)), sizes)
     text += "\nOne queue pair:\n\n"
-    rows  = [("B2", f"{o} of 64 B", f"{floors[f'B2 {o} 64 B, one QP']} clocks a message", MUST["B2"])
+    rows: list[tuple[object, ...]] = [("B2", f"{o} of 64 B", f"{floors[f'B2 {o} 64 B, one QP']} clocks a message", MUST["B2"])
         for o in OPERATIONS[:2]]
     for pmtu in PMTUS:
         share = min(floors[f"B3 {o}, PMTU {pmtu}, {way}"] for o in OPERATIONS for way in ("one way", "both ways"))

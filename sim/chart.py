@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Packet sequence chart of a capture as one HTML file: an arrow per frame, time downward, long runs folded."""
+from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 
 from roce_soc import opcodes
 from test.model.packet import PacketError, parse
@@ -9,6 +11,8 @@ ROW, LEFT, RIGHT = 22, 240, 760       # pixels.
 COLOURS = {"SEND": "#1f77b4", "RDMA_WRITE": "#2ca02c", "RDMA_READ": "#9467bd", "ACKNOWLEDGE": "#7f7f7f", "other": "#bcbd22"}
 
 NOTE = "#d62728"
+
+Line = tuple[int | None, bytes | None, str, str]      # (ns, frame, label, colour); no time: of lines left out, no frame: a note.
 
 PAGE = """<!doctype html>
 <html><head><meta charset="utf-8"><title>{title}</title>
@@ -25,7 +29,7 @@ PAGE = """<!doctype html>
 """
 
 
-def describe(frame):
+def describe(frame: bytes) -> tuple[str, str]:
     """(label, colour) of a frame."""
     try:
         packet = parse(frame)
@@ -43,7 +47,7 @@ def describe(frame):
     return label, colour
 
 
-def fold(frames, notes=()):
+def fold(frames: Iterable[tuple[int, bytes]], notes: Iterable[tuple[int, str]] = ()) -> list[Line]:
     """[(ns, frame, label, colour)]: of more than four like frames in a row only the first and the last stay, one line between.
 
     `notes` [(ns, text)] stand among them by their time, with None for a frame.
@@ -51,7 +55,8 @@ def fold(frames, notes=()):
     rows = [(ns, frame, *describe(frame)) for ns, frame in frames] + [(ns, None, text, NOTE) for ns, text in notes]
     rows.sort(key=lambda row: row[0])
     like = [(frame and frame[6:12], label.split()[0] if frame else n) for n, (_, frame, label, _) in enumerate(rows)]
-    out, n = [], 0
+    out: list[Line] = []
+    n = 0
     while n < len(rows):
         last = n
         while last + 1 < len(rows) and like[last + 1] == like[n]:
@@ -64,7 +69,8 @@ def fold(frames, notes=()):
     return out
 
 
-def write_chart(path, frames, own_mac, *, title, notes=(), names=("SoC", "peer"), limit=2000):
+def write_chart(path: Path, frames: Sequence[tuple[int, bytes]], own_mac: bytes, *, title: str,
+                notes: Iterable[tuple[int, str]] = (), names: tuple[str, str] = ("SoC", "peer"), limit: int = 2000) -> int:
     """Writes the chart of [(ns, frame)] and notes [(ns, text)]; the station with `own_mac` (bytes) stands left. Returns the lines drawn."""
     rows, folded = [], fold(frames, notes)
     shown = folded[:limit]

@@ -9,7 +9,7 @@
     a, b   = bench.engines
     qa, qb = connect(a, b)
 
-The verbs layer that drives a board drives them too: an Engine is a transport (roce.Bus).
+The verbs layer that drives a board drives them too: an Engine is a transport (software/control/transport.py).
 
 ROCE_MEMORY names the memory of every bench that asks for none of its own: a key of MEMORIES. ROCE_ABSENT=1 has a quarter of
 all accesses miss their page (ABSENT), as if page lists lay in memory, but where a bench asks for IDEAL to count clocks.
@@ -21,6 +21,8 @@ import functools
 import json
 import os
 import random
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from migen import *
 
@@ -33,10 +35,12 @@ from roce_soc.core import RoCECore
 from roce_soc.memory.port import MemoryReadPort, MemoryWritePort
 from roce_soc.memory.router import MemoryHub
 from sim.harness import Sim, build_cached
-from sim.harness.memory import IDEAL, SLOW
+from sim.harness.emit import Port
+from sim.harness.memory import IDEAL, SLOW, MemoryPort, Option
 from sim.wire import FIELDS, WIRE_BYTES, Mac, Wire
 from software.control.monitor import Monitor
-from software.control.roce import Bus, RoCE
+from software.control.roce import QP, RoCE
+from software.control.transport import Bus
 
 SOURCES      = ("sim/engine.py", "sim/wire.py")  # what compiled engines depend on beside roce_soc/.
 MEMORY_PORTS = ("pw", "pr", "dr", "cw")          # payload write and read, descriptor read, completion write.
@@ -52,7 +56,7 @@ CLOCKS = {
 }
 
 
-def memory_named(name):
+def memory_named(name: str) -> dict[str, Option]:
     """Options of a memory of MEMORIES."""
     if name not in MEMORIES:
         raise ValueError(f"ROCE_MEMORY must be one of {', '.join(MEMORIES)}, not {name!r}")
@@ -63,21 +67,23 @@ def memory_named(name):
 
 class OuterMemory:
     """Adapter of a memory that the bench models: its ports lead out."""
-    def __init__(self):
-        self.write, self.reads = MemoryWritePort(), []
+    def __init__(self) -> None:
+        self.write = MemoryWritePort()
+        self.reads: list[MemoryReadPort] = []
 
-    def get_read(self):
+    def get_read(self) -> MemoryReadPort:
         """A further read port."""
         self.reads.append(MemoryReadPort())
         return self.reads[-1]
 
-    def ios(self, prefix):
+    def ios(self, prefix: str) -> dict[str, stream.Endpoint]:
         """Ports for the harness: <prefix>w, <prefix>r0, ..."""
-        ports = {f"{prefix}w": self.write, **{f"{prefix}r{i}": port for i, port in enumerate(self.reads)}}
+        ports: dict[str, MemoryWritePort | MemoryReadPort] = {f"{prefix}w": self.write}
+        ports.update({f"{prefix}r{i}": port for i, port in enumerate(self.reads)})
         return {f"{name}_{stream}": endpoint for name, port in ports.items() for stream, endpoint in port.streams().items()}
 
 
-def memory_ports(core):
+def memory_ports(core: RoCECore) -> tuple[MemoryWritePort | MemoryReadPort, ...]:
     """The engine's memory ports in the order of MEMORY_PORTS."""
     return core.payload_write, core.payload_read, core.descriptor_read, core.completion_write
 
@@ -89,7 +95,8 @@ class Engines(LiteXModule):
     watchdog : clocks of the hub's watchdogs.
     separate : clocks sys, roce, mac; else sys.
     """
-    def __init__(self, engines, parameters, targets=0, separate=False, watchdog=4000):
+    def __init__(self, engines: int, parameters: Mapping[str, Any], targets: int = 0, separate: bool = False,
+                 watchdog: int = 4000) -> None:
         domain     = "roce" if separate else "sys"
         self.cores = [RoCECore(scalable_ticks=True, clock_domain=domain, **parameters) for _ in range(engines)]
         self.ends  = [Mac(core) for core in self.cores] if separate else self.cores
@@ -110,7 +117,7 @@ class Engines(LiteXModule):
             rate, clock = (WIRE_BYTES*3103//4000, "mac") if separate else (WIRE_BYTES, "sys")
             self.wire_ab, self.wire_ba = [ClockDomainsRenamer(clock)(Wire(x.tx, y.rx, rate)) for x, y in ((a, b), (b, a))]
 
-    def ios(self):
+    def ios(self) -> dict[str, Port]:
         """Ports for the harness, prefixed e0_, e1_."""
         ios = {}
         for i, core in enumerate(self.cores):
@@ -135,7 +142,8 @@ class Engines(LiteXModule):
 
 
 @functools.lru_cache(maxsize=None)
-def build_engines(engines=1, parameters=(), targets=0, separate=False):
+def build_engines(engines: int = 1, parameters: tuple[tuple[str, Any], ...] = (), targets: int = 0,
+                  separate: bool = False) -> tuple[str, dict[str, int]]:
     """(path of the compiled library, {register: word address}); `parameters` of RoCECore as a sorted tuple of pairs."""
     names = {}
 
@@ -187,8 +195,9 @@ class Bench:
         Key of CLOCKS; default $ROCE_CLOCKS or "equal". Phases by seed.
     parameters : keywords of RoCECore.
     """
-    def __init__(self, engines=1, seed=1, *, gap=0.0, stall=0.0, memory=None, ports=None, targets=0, tick_cycles=None, clocks=None,
-                 **parameters):
+    def __init__(self, engines: int = 1, seed: int = 1, *, gap: float = 0.0, stall: float = 0.0,
+                 memory: Mapping[str, Option] | None = None, ports: Mapping[str, Mapping[str, Option]] | None = None,
+                 targets: int = 0, tick_cycles: int | None = None, clocks: str | None = None, **parameters: Any) -> None:
         self.clocks   = clocks or os.environ.get("ROCE_CLOCKS") or "equal"
         if self.clocks not in CLOCKS:
             raise ValueError(f"clocks must be one of {', '.join(CLOCKS)}, not {self.clocks!r}")
@@ -201,9 +210,10 @@ class Bench:
             for n, p in CLOCKS[self.clocks].items()})
         self.engines  = [Engine(self.sim, i, registers, wired=engines == 1, gap=gap, stall=stall, memory=memory, ports=ports, targets=targets)
             for i in range(engines)]
-        slowest       = [options.get("latency", 4) for options in (memory, *(ports or {}).values())]
-        page          = parameters["absent"][2] if parameters.get("absent") else 0
-        self.extra    = 4*page + 10*max(0, max(n[1] if isinstance(n, tuple) else n for n in slowest) - 4)   # clocks that slow memory may add to a wait.
+        slowest: list[Any] = [options.get("latency", 4) for options in (memory, *(ports or {}).values())]
+        page = parameters["absent"][2] if parameters.get("absent") else 0
+        # Engine clocks that slow memory and absent pages may add to a wait.
+        self.extra: int = 4*page + 10*max(0, max(n[1] if isinstance(n, tuple) else n for n in slowest) - 4)
         mac = CLOCKS[self.clocks].get("mac", 4000)
         if engines == 1 and mac < 4000:
             # Faster than the engine reads, were it not paced as a wire is.
@@ -213,29 +223,31 @@ class Bench:
             self.sim.wait(f"{engine.prefix}ready", 1, max_cycles=20000)
             engine.open(tick_cycles)
 
-    def step(self, cycles=1):
-        """Runs the engine's clock."""
+    def step(self, cycles: int = 1) -> None:
+        """Runs the engine's clock for so many cycles."""
         self.sim.step(cycles)
 
-    def work(self, cycles):
+    def work(self, cycles: int) -> None:
         """Runs the clock for as long as what takes `cycles` with ideal memory may take with the one that is there."""
         self.sim.step(cycles + self.extra)
 
-    def reset(self, *clocks, cycles=8):
+    def reset(self, *clocks: str, cycles: int = 8) -> None:
         """Resets these clocks alone, in this order, and lets them go in the same; a reset engine's memory ports forget."""
         for on in (True, False):
             for clock in clocks:
                 self.sim.hold(clock, on)
                 self.sim.step(cycles)
 
-    def run(self, condition, max_cycles=200_000, every=50):
-        """Runs until `condition()` holds."""
+    def run(self, condition: Callable[[], object], max_cycles: int = 200_000, every: int = 50) -> None:
+        """Runs until `condition()` holds, which is asked every `every` engine clocks."""
         self.sim.run(condition, max_cycles=max_cycles + 10*self.extra, every=every)
 
 
 class Engine(Bus):
     """One engine of a Bench: transport for software/control/roce.py, and its end of the wire."""
-    def __init__(self, sim, index, registers, *, wired, gap, stall, memory=None, ports=None, targets=0):
+    def __init__(self, sim: Sim, index: int, registers: Mapping[str, int], *, wired: bool, gap: float, stall: float,
+                 memory: Mapping[str, Option] | None = None, ports: Mapping[str, Mapping[str, Option]] | None = None,
+                 targets: int = 0) -> None:
         self.sim, self.registers = sim, registers
         self.prefix = p = f"e{index}_"
         wire = "mac" if "mac" in sim.clocks else None
@@ -250,19 +262,19 @@ class Engine(Bus):
         for name, options in (ports or {}).items():
             self.port(name).set(**options)
 
-    def open(self, tick_cycles):
-        """After reset: the time base, the verbs layer."""
+    def open(self, tick_cycles: int | None) -> None:
+        """After reset: the time base (engine clocks a tick, None: as it is), the verbs layer."""
         if tick_cycles:
             self.write_register("time_tick_cycles", tick_cycles)
         self.roce = RoCE(self, mailbox="mailbox_host", ring_memory=RING_MEMORY, qps=range(1, 256), mrs=range(1, 1024), cqs=range(1, 200))
 
-    def port(self, name):
+    def port(self, name: str) -> MemoryPort:
         """Model of one memory port: set its options, read its counters."""
         return next(port for (prefix, _), port in self.memory.ports.items() if prefix == self.prefix + name)
 
     # Transport ------------------------------------------------------------------------------------
 
-    def _csr(self, name, value=None):
+    def _csr(self, name: str, value: int | None = None) -> int:
         sim, p = self.sim, self.prefix
         sim.poke(p + "csr_adr", self.registers[name])
         sim.poke(p + "csr_dat_w", value or 0)
@@ -274,19 +286,19 @@ class Engine(Bus):
         sim.step(1, "sys")
         return answer
 
-    def read_register(self, name):
+    def read_register(self, name: str) -> int:
         return self._csr(name)
 
-    def write_register(self, name, value):
+    def write_register(self, name: str, value: int) -> None:
         self._csr(name, value)
 
-    def read_memory(self, addr, length):
+    def read_memory(self, addr: int, length: int) -> bytes:
         return self.memory.read(addr, length)
 
-    def write_memory(self, addr, data):
+    def write_memory(self, addr: int, data: bytes) -> None:
         self.memory.write(addr, data)
 
-    def doorbell(self, page, kind, queue, index):
+    def doorbell(self, page: int, kind: int, queue: int, index: int) -> None:
         sim, p = self.sim, self.prefix
         self.rang = sim.cycles()        # clock of the last write into the window.
         for name, value in (("adr", (page*abi.DOORBELL_PAGE_BYTES + kind)//4), ("dat_w", queue << 16 | index), ("sel", 15), ("we", 1), ("cyc", 1), ("stb", 1)):
@@ -301,24 +313,24 @@ class Engine(Bus):
         sim.poke(p + "bell_stb", 0)
         sim.step(1, "sys")
 
-    def idle(self):
+    def idle(self) -> None:
         self.sim.step(8)
 
     # Wire and counters ----------------------------------------------------------------------------
 
-    def send(self, frame, **how):
+    def send(self, frame: bytes, **how: int) -> None:
         """A frame arrives (one engine)."""
         self.rx.send(frame, **how)
 
-    def frames(self):
+    def frames(self) -> list[bytes]:
         """Frames transmitted since the last call."""
         return [f.data for f in self.tx.recv_all()]
 
-    def chunks_free(self):
+    def chunks_free(self) -> int:
         """Chunks of the packet buffer that hold nothing; all of them when nothing is on its way in."""
         return self.sim.peek(self.prefix + "chunks_free")
 
-    def counter(self, index):
+    def counter(self, index: int) -> int:
         """Counter by number: row of errors.py, or TRAFFIC_BASE + traffic counter."""
         return Monitor(self, "monitor_").counter(index)
 
@@ -334,10 +346,10 @@ class EventRing:
 
     addr, log2 : where CMD_WRITE_EQ has put it, and its entries as a power of two.
     """
-    def __init__(self, engine, addr, log2):
+    def __init__(self, engine: Engine, addr: int, log2: int) -> None:
         self.engine, self.addr, self.log2, self.consumer = engine, addr, log2, 0
 
-    def poll(self):
+    def poll(self) -> list[dict[str, int]]:
         """Takes what is there: dicts of abi.EQE's fields; the consumer doorbell is rung when any was taken."""
         taken = []
         while True:
@@ -352,7 +364,7 @@ class EventRing:
         return taken
 
 
-def connect(a, b, *, cq_log2=8, sq_log2=6, rq_log2=6, **attributes):
+def connect(a: Engine, b: Engine, *, cq_log2: int = 8, sq_log2: int = 6, rq_log2: int = 6, **attributes: int) -> tuple[QP, QP]:
     """A QP on each engine (or both on one), connected to each other, in RTS. Returns (qp at a, qp at b)."""
     qps = []
     for side, engine in enumerate((a, b)):
@@ -364,4 +376,4 @@ def connect(a, b, *, cq_log2=8, sq_log2=6, rq_log2=6, **attributes):
     for state in (abi.QP_INIT, abi.QP_RTR, abi.QP_RTS):
         for qp in qps:
             qp.modify(state)
-    return tuple(qps)
+    return qps[0], qps[1]

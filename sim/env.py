@@ -14,6 +14,8 @@ own (`pip install -e .[test]`) and no .venv stays in it.
 
 Exit status of every command: `OK`, `FAILED`, `BAD_ARGUMENT`, `MISSING`, `SKIPPED`.
 """
+from __future__ import annotations      # an older Python must come as far as the look-out for a newer one.
+
 import contextlib
 import fcntl
 import hashlib
@@ -23,7 +25,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from roce_soc.tree import INSTALLED, build_dir
 
@@ -55,11 +59,11 @@ PACKAGES = tuple(PROBES)
 
 # System packages ----------------------------------------------------------------------------------
 
-def _say(text):
+def _say(text: str) -> None:
     print(f"set-up: {text}", file=sys.stderr, flush=True)
 
 
-def _present(probe):
+def _present(probe: str) -> bool:
     if probe.startswith("."):
         return importlib.util.find_spec(probe[1:]) is not None
     if probe.endswith(".h"):
@@ -69,13 +73,13 @@ def _present(probe):
     return shutil.which(probe, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None
 
 
-def missing(packages):
+def missing(packages: Iterable[str] | dict[str, str]) -> list[str]:
     """Lists those of {package: probe} (or names of PROBES) that are not there."""
     probes = packages if isinstance(packages, dict) else {p: PROBES[p] for p in packages}
     return [package for package, probe in probes.items() if not _present(probe)]
 
 
-def _privilege():
+def _privilege() -> list[str] | None:
     """Prefix of a command that installs packages, or None where nobody may."""
     if os.geteuid() == 0:
         return []
@@ -85,7 +89,7 @@ def _privilege():
     return None
 
 
-def install(packages):
+def install(packages: Iterable[str] | dict[str, str]) -> list[str]:
     """Installs system packages as far as possible; returns those of {package: probe} still missing."""
     lacking = missing(packages)
     prefix  = _privilege()
@@ -104,7 +108,7 @@ def install(packages):
     return missing(packages)
 
 
-def need(packages):
+def need(packages: Iterable[str] | dict[str, str]) -> None:
     """Exits 3 with a list unless the packages are there or could be installed."""
     lacking = install(packages)
     if lacking:
@@ -127,7 +131,7 @@ def _wanted():
     return {"setup.py": hashlib.sha256(sources).hexdigest(), "root": str(ROOT)}
 
 
-def _stamp():
+def _stamp() -> dict[str, Any]:
     try:
         return json.loads(STAMP.read_text())
     except (OSError, ValueError):
@@ -148,7 +152,7 @@ def _new_enough(python):
     return Path(python).exists() and subprocess.run([str(python), "-c", test], capture_output=True).returncode == 0
 
 
-def _interpreter():
+def _interpreter() -> str:
     """A Python new enough for a new .venv, or exit 3."""
     names = [sys.executable, *(shutil.which(f"python3.{n}") for n in (11, 12, 13)), shutil.which("python3")]
     for name in filter(None, names):
@@ -159,7 +163,7 @@ def _interpreter():
     sys.exit(MISSING)
 
 
-def _pip(*arguments):
+def _pip(*arguments: str) -> None:
     command = [str(VENV / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q", "install", *arguments]
     done    = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -203,7 +207,7 @@ def _paths():
         [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]))
 
 
-def enter(*packages):
+def enter(*packages: str) -> None:
     """Goes on inside the environment: returns in it, or starts the script again in it, or exits 3."""
     if INSTALLED:
         if packages:

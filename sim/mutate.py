@@ -25,7 +25,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from sim import env  # noqa: E402
@@ -60,6 +62,7 @@ ENGINE = tuple(f"test/test_{name}.py" for name in ("engine_cases", "engine_frame
 
 TURNED = {ast.Eq: "!=", ast.NotEq: "==", ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 SIGNS  = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+Row    = dict[str, Any]      # of the result: file, number, line, fault, kind, verdict, by.
 KINDS  = ("compare", "constant", "dropped", "cleared", "branch", "term")
 
 
@@ -75,14 +78,14 @@ class Fault:
     line: str                    # the line as it stands, stripped.
 
     @property
-    def what(self):
+    def what(self) -> str:
         """The change for people; with file and line it names the fault."""
         old = self.line[self.first - self.indent:self.last - self.indent]
         return f"{old} -> {self.new}" if self.new else f"{old} dropped"
 
     indent: int = 0
 
-    def apply(self, root):
+    def apply(self, root: pathlib.Path) -> None:
         """Writes the changed file below `root`."""
         path  = root / self.file
         lines = path.read_text().splitlines(keepends=True)
@@ -95,29 +98,30 @@ class Places(ast.NodeVisitor):
     """Collects the faults that a file can have; `hardware` is set inside of statements that become logic."""
     LOGIC = ("If", "Elif", "Else", "Mux", "Case", "eq", "act", "NextValue")
 
-    def __init__(self, file, source):
-        self.file, self.lines, self.found, self.hardware = file, source.splitlines(), [], False
+    def __init__(self, file: str, source: str) -> None:
+        self.file, self.lines, self.hardware = file, source.splitlines(), False
+        self.found: list[Fault] = []
         self.visit(ast.parse(source))
 
-    def _add(self, kind, new, start, end=None):
+    def _add(self, kind: str, new: str, start: ast.expr, end: ast.expr | None = None) -> None:
         end  = end or start
         if start.lineno == end.end_lineno:
             self._found(start.lineno, start.col_offset, end.end_col_offset, new, kind)
 
-    def _found(self, number, first, last, new, kind):
+    def _found(self, number: int, first: int, last: int, new: str, kind: str) -> None:
         text   = self.lines[number - 1]
         indent = len(text) - len(text.lstrip())
         self.found.append(Fault(self.file, number, first, last, new, kind, text.strip(), indent))
 
-    def _text(self, node):
+    def _text(self, node: ast.expr) -> str:
         return self.lines[node.lineno - 1][node.col_offset:node.end_col_offset]
 
-    def _within(self, node, hardware):
+    def _within(self, node: ast.AST, hardware: bool) -> None:
         before, self.hardware = self.hardware, hardware
         self.visit(node)
         self.hardware = before
 
-    def visit_Call(self, node):
+    def visit_Call(self, node: ast.Call) -> None:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "eq" and len(node.args) == 1:
             value = node.args[0]
@@ -131,7 +135,7 @@ class Places(ast.NodeVisitor):
         for value in (*node.args, *(k.value for k in node.keywords)):
             self._within(value, logic)
 
-    def visit_BinOp(self, node):
+    def visit_BinOp(self, node: ast.BinOp) -> None:
         if self.hardware and isinstance(node.op, (ast.BitAnd, ast.BitOr)) and node.lineno == node.end_lineno:
             self._add("term", f"({self._text(node.left)})", node)
             if type(getattr(node.left, "op", None)) is not type(node.op):
@@ -139,9 +143,9 @@ class Places(ast.NodeVisitor):
         self._within(node.left, self.hardware or isinstance(node.op, (ast.BitAnd, ast.BitOr)))
         self._within(node.right, self.hardware or isinstance(node.op, (ast.BitAnd, ast.BitOr)))
 
-    def visit_Compare(self, node):
-        text = any(isinstance(c, ast.Constant) and isinstance(c.value, str) for c in node.comparators)
-        if self.hardware and len(node.ops) == 1 and type(node.ops[0]) in TURNED and not text:
+    def visit_Compare(self, node: ast.Compare) -> None:
+        words = any(isinstance(c, ast.Constant) and isinstance(c.value, str) for c in node.comparators)
+        if self.hardware and len(node.ops) == 1 and type(node.ops[0]) in TURNED and not words:
             left, right = node.left, node.comparators[0]
             if left.lineno == right.end_lineno:
                 text  = self.lines[left.lineno - 1]
@@ -150,35 +154,35 @@ class Places(ast.NodeVisitor):
                 self._found(left.lineno, first, first + len(sign), TURNED[type(node.ops[0])], "compare")
         self.generic_visit(node)
 
-    def visit_Constant(self, node):
+    def visit_Constant(self, node: ast.Constant) -> None:
         if self.hardware and type(node.value) is int:
             for value in (node.value + 1, node.value - 1):
                 if value >= 0:
                     self._add("constant", str(value), node)
 
-    def visit_IfExp(self, node):
+    def visit_IfExp(self, node: ast.IfExp) -> None:
         self._within(node.test, False)
         self.visit(node.body)
         self.visit(node.orelse)
 
-    def visit_comprehension(self, node):
+    def visit_comprehension(self, node: ast.comprehension) -> None:
         self._within(node.iter, False)
         for test in node.ifs:
             self._within(test, False)
 
-    def visit_If(self, node):
+    def visit_If(self, node: ast.If) -> None:
         self._within(node.test, False)
         for statement in (*node.body, *node.orelse):
             self.visit(statement)
 
 
-def places(module):
+def places(module: str) -> list[Fault]:
     """All faults of a module's files."""
     files = [p for pattern in MODULES[module][0] for p in sorted((ROOT / "roce_soc").glob(pattern))]
     return [f for p in files for f in Places(str(p.relative_to(ROOT)), p.read_text()).found]
 
 
-def draw(rng, modules):
+def draw(rng: random.Random, modules: Sequence[str]) -> Iterator[tuple[str, Fault]]:
     """Yields (module, Fault) without end, none twice."""
     pools, seen = {m: places(m) for m in modules}, set()
     while True:
@@ -193,7 +197,7 @@ def draw(rng, modules):
 
 class Copy:
     """A copy of the tree, by default with a cache of its own: what is compiled of a fault is forgotten after it."""
-    def __init__(self, own_cache=True):
+    def __init__(self, own_cache: bool = True) -> None:
         shared     = pathlib.Path(os.environ.get("ROCE_VSIM_CACHE", ROOT / "build" / "vsim"))
         self.root  = pathlib.Path(tempfile.mkdtemp(prefix="roce_mutate_"))
         self.cache = self.root / "build" / "vsim" if own_cache else shared
@@ -208,13 +212,13 @@ class Copy:
             if path.suffix not in (".lock", ".tmp"):
                 (self.cache / path.name).symlink_to(path.resolve())
 
-    def optimise(self, on):
+    def optimise(self, on: bool) -> None:
         """Whether models are compiled with the compiler's optimisation from here on."""
         name = pathlib.Path("sim") / "harness" / "compile.py"
         text = (ROOT / name).read_text()
         (self.root / name).write_text(text if on else text.replace('"-O1"', '"-O0"'))
 
-    def test(self, names, seed=1):
+    def test(self, names: Iterable[str], seed: int = 1) -> tuple[str, str]:
         """Runs tests until one fails: (verdict "green", "red", "UNKNOWN" or "broken", name of the test or message)."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", "--timeout=0",
                    "--seed", str(seed), *names]
@@ -236,31 +240,32 @@ class Copy:
             return "broken", error[1] if error else where[2] if where else (done.stdout + done.stderr)[-300:]
         return "red", first[2]
 
-    def clean(self, fault):
+    def clean(self, fault: Fault) -> None:
         """The tree as it was; nothing of the fault's models stays."""
         shutil.copy2(ROOT / fault.file, self.root / fault.file)
         for path in self.cache.iterdir():
             if not path.is_symlink():
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def close(self):
+    def close(self) -> None:
+        """Removes the copy."""
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-def tests_of(module, fault):
+def tests_of(module: str, fault: Fault) -> list[str]:
     """Own tests of a module, each file once; those of the fault's own file first."""
     names = [str(p.relative_to(ROOT)) for pattern in MODULES[module][1] for p in sorted((ROOT / "test").glob(pattern))]
     own   = f"test/test_{pathlib.Path(fault.file).stem}.py"
     return list(dict.fromkeys([own]*(own in names) + names))
 
 
-def argument(fault, argued):
+def argument(fault: Fault, argued: Iterable[Mapping[str, str]]) -> str | None:
     """Why a fault changes nothing, or None."""
     name = dict(file=fault.file, line=fault.line, fault=fault.what)
     return next((a["why"] for a in argued if {k: a[k] for k in name} == name), None)
 
 
-def judge(copy, module, fault, argued, args):
+def judge(copy: Copy, module: str, fault: Fault, argued: Iterable[Mapping[str, str]], args: argparse.Namespace) -> Row | None:
     """Row of the result: dict of file, line, fault, kind, verdict, by; None where the fault does not elaborate."""
     engine = [n for n in ENGINE if not args.no_engine and not args.tests and (ROOT / n).exists()]
     fault.apply(copy.root)
@@ -279,20 +284,20 @@ def judge(copy, module, fault, argued, args):
     return row_of(fault, "argued" if why else {"green": "SURVIVED"}.get(verdict, verdict), why or by)
 
 
-def row_of(fault, verdict, by):
+def row_of(fault: Fault, verdict: str, by: str | None) -> Row:
     """A row of the result."""
     return dict(file=fault.file, number=fault.number, line=fault.line, fault=fault.what, kind=fault.kind,
         verdict=verdict, by=by)
 
 # Command ------------------------------------------------------------------------------------------
 
-def line(row):
+def line(row: Row) -> str:
     """One row for people."""
     by = f"  ({row['by']})" if row["by"] else ""
     return f"{row['verdict']:<8} {row['file']}:{row['number']} [{row['kind']}] {row['fault']}{by}"
 
 
-def chosen(args, rng):
+def chosen(args: argparse.Namespace, rng: random.Random) -> Iterator[tuple[str, Fault]]:
     """Iterator of (module, fault): those of --file, --line, --kind, or drawn ones without end."""
     modules = list(dict.fromkeys(args.only or MODULES))
     if not args.file:
@@ -301,7 +306,7 @@ def chosen(args, rng):
         and (not args.line or f.number in args.line) and (not args.kind or f.kind in args.kind)])
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1, help="decides the faults (default: 1)")
@@ -322,7 +327,8 @@ def main(argv=None):
     if wrong:
         print("mutate: " + "; ".join(wrong), file=sys.stderr)
         return env.BAD_ARGUMENT
-    faults, rows, begun = chosen(args, random.Random(args.seed)), [], time.monotonic()
+    faults, begun = chosen(args, random.Random(args.seed)), time.monotonic()
+    rows: list[Row] = []
     argued = json.loads(ARGUED.read_text()) if ARGUED.exists() else []
     copy   = None if args.list else Copy()
     try:

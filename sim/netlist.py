@@ -37,13 +37,13 @@ check -assert
 """
 
 
-def engine():
+def engine() -> tuple[str, dict[str, str]]:
     """The engine in a clock of its own, two memories behind the hub."""
     top = Engines(1, {}, targets=2, separate=True)
     return emit(top, top.ios(), ("sys", "roce", "mac"))
 
 
-def slowpath():
+def slowpath() -> tuple[str, dict[str, str]]:
     """LiteEth's cores between the engine and the CPU."""
     path = RoCESlowPath(0x02_00_00_00_00_01, "10.0.0.1", 250e6)
     return emit(path, {"sink": path.sink, "source": path.source})
@@ -52,12 +52,12 @@ def slowpath():
 PARTS = {"engine": engine, "slowpath": slowpath}
 
 
-def plain(text):
+def plain(text: str) -> str:
     """Verilog as LiteX writes it: Yosys takes no non-blocking assignment in always_comb."""
     return text.replace("always_comb", "always @(*)")
 
 
-def check(text, folder):
+def check(text: str, folder: pathlib.Path) -> tuple[bool, str]:
     """Runs Yosys' check on Verilog text whose top is `top`; returns (good, what it said)."""
     verilog, script = folder / "top.v", folder / "check.ys"
     verilog.write_text(plain(text))
@@ -66,7 +66,7 @@ def check(text, folder):
     return done.returncode == 0, (done.stdout + done.stderr).strip()
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog="Exit status: 0 good, 1 a fault, 2 bad argument, 3 no yosys.")
     parser.add_argument("--part", choices=PARTS, action="append", help="check this part only (default: all)")
     arguments = parser.parse_args()

@@ -11,14 +11,16 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from os import PathLike
+from typing import Any, Self
 
 from test.model.endpoint import Endpoint
 
 PEER_MAC, PEER_IP = "02:00:00:00:00:02", "192.168.1.1"
-ACK_TIMEOUT       = 20       # 4.3 s of this machine's time: the simulated port is slow.
+ACK_TIMEOUT       = 20       # code: 4.3 s of this machine's time: the simulated port is slow.
 
 
-def arp(frame, mac, ip):
+def arp(frame: bytes, mac: bytes, ip: bytes) -> bytes | None:
     """The answer of (mac, ip) to an ARP request in `frame`, or None."""
     if len(frame) < 42 or frame[12:22] != bytes.fromhex("08060001080006040001") or frame[38:42] != ip:
         return None
@@ -31,13 +33,14 @@ class Peer:
 
     Attributes: `endpoint`, to be touched with `lock` held; `sent`, `received` (frames); `error` (of the thread).
     """
-    def __init__(self, own, other, *, mac=PEER_MAC, ip=PEER_IP, **profile):
+    def __init__(self, own: str | PathLike[str], other: str | PathLike[str], *, mac: str = PEER_MAC, ip: str = PEER_IP,
+                 **profile: Any) -> None:
         self.endpoint = Endpoint(mac, ip, **profile)
         self.lock     = threading.RLock()
         self.other    = str(other)
-        self.backlog  = deque()
+        self.backlog: deque[bytes] = deque()
         self.sent = self.received = 0
-        self.error    = None
+        self.error: Exception | None = None
         self.socket   = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         with suppress(FileNotFoundError):
             os.unlink(own)
@@ -47,21 +50,21 @@ class Peer:
         self.ending   = threading.Event()
         self.thread   = threading.Thread(target=self._run, daemon=True)
 
-    def start(self):
+    def start(self) -> Self:
         """Begins to listen."""
         self.thread.start()
         return self
 
-    def close(self):
+    def close(self) -> None:
         """Ends the thread."""
         self.ending.set()
         self.thread.join(5)
         self.socket.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self):
@@ -72,7 +75,7 @@ class Peer:
         except Exception as error:     # told by check()
             self.error = error
 
-    def check(self):
+    def check(self) -> None:
         """Raises what went wrong in the thread."""
         if self.error is not None:
             raise self.error

@@ -15,6 +15,8 @@ import json
 import pathlib
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from sim import env  # noqa: E402
@@ -24,7 +26,8 @@ if __name__ == "__main__":
 from roce_soc import abi, verbs  # noqa: E402
 from roce_soc.opcodes import PMTU_CODES  # noqa: E402
 from sim.engine import Bench, EventRing  # noqa: E402
-from test.model.capture import CaptureError, load  # noqa: E402
+from software.control.roce import MR, QP  # noqa: E402
+from test.model.capture import Capture, CaptureError, load  # noqa: E402
 from test.model.replay import play  # noqa: E402
 
 STATES   = {number: name for name, number in vars(abi).items() if name in
@@ -40,19 +43,21 @@ class EngineUnderReplay:
 
     linger : ACK time-outs to run on after the last step.
     """
-    def __init__(self, seed=1, linger=1.25, **options):
+    def __init__(self, seed: int = 1, linger: float = 1.25, **options: Any) -> None:
         self.bench  = Bench(seed=seed, tick_cycles=TICK_CYCLES, **options)
         self.engine = self.bench.engines[0]
-        self.qps, self.regions, self.sent = {}, {}, []
-        self.extents = []        # (address, bytes) that may be written: regions, completion and event queues.
+        self.qps    : dict[int, QP] = {}                             # by QPN.
+        self.regions: dict[str, MR] = {}                             # by name in the capture.
+        self.sent   : list[tuple[int, int, dict[str, int]]] = []     # (QPN, ns, completion).
+        self.extents: list[tuple[int, int]] = []                     # (address, bytes) that may be written: regions, rings.
         self.posted  = False
-        self.cqs     = {}        # CQ number: its QP, whose completion queue it alone is.
-        self.armed   = {}        # QPN: completions that were taken when its queue was asked for an event.
-        self.taken   = Counter()
-        self.events_seen = []
+        self.cqs    : dict[int, QP]  = {}       # CQ number: its QP, whose completion queue it alone is.
+        self.armed  : dict[int, int] = {}       # QPN: completions that were taken when its queue was asked for an event.
+        self.taken  : Counter[int]   = Counter()
+        self.events_seen: list[tuple[str, int]] = []
         self.linger  = linger
 
-    def setup(self, capture, side):
+    def setup(self, capture: Capture, side: str) -> None:
         roce = self.engine.roce
         # Rights that this engine does not have are not asked for: what would need them is not played.
         # Regions of one capture may have had the same address one after the other: each gets memory of its own.
@@ -67,13 +72,13 @@ class EngineUnderReplay:
             cq = roce.create_cq(RING_LOG2)
             self.extents.append((cq.addr, abi.CQE_BYTES << cq.log2))
             v6 = len(qp["src_ip"]) == 16
-            number = {name: int.from_bytes(qp[name], "big") for name in ("src_mac", "dst_mac", "src_ip", "dst_ip")}
+            wide = {name: int.from_bytes(qp[name], "big") for name in ("src_mac", "dst_mac", "src_ip", "dst_ip")}
             made = roce.create_qp(cq, cq, sq_log2=RING_LOG2, rq_log2=RING_LOG2, index=qp["qpn"] % roce.n_qps,
                 qpn=qp["qpn"], ipv6=int(v6),
                 pmtu=PMTU_CODES[qp["pmtu"]], sq_sig_all=int(qp["sq_sig_all"]), tclass=qp["tos"], hop_limit=qp["ttl"],
                 flow_label=qp["flow_label"],
                 udp_sport=qp["sport"] or 0xc000, vlan_en=int(qp["vlan"] is not None), vlan_tci=qp["vlan"] or 0,
-                **number,
+                **wide,
                 **{name: qp[name] for name in ("dest_qpn", "sq_psn", "rq_psn", "timeout", "retry_cnt", "rnr_retry",
                 "min_rnr_timer", "max_rd_atomic",
                     "max_dest_rd_atomic", "pkey", "pd")}, access=qp["access"] & verbs.ACCESS_QP)
@@ -89,10 +94,10 @@ class EngineUnderReplay:
         self.timeout = 2*longest + 200_000
         self.beyond  = int(self.linger*longest)
 
-    def fill(self, mr, va, data):
+    def fill(self, mr: str, va: int, data: bytes) -> None:
         self.regions[mr].write(data, va)
 
-    def read(self, mr, va, length):
+    def read(self, mr: str, va: int, length: int) -> bytes:
         return self.regions[mr].read(va, length)
 
     def _digest(self):
@@ -100,11 +105,11 @@ class EngineUnderReplay:
         self.bench.run(lambda: not self.engine.rx.pending)
         self.bench.step(QUIET + self.bench.extra)
 
-    def post_recv(self, qpn, event):
+    def post_recv(self, qpn: int, event: Mapping[str, Any]) -> None:
         self._digest()
         self.qps[qpn].post_recv(va=event["va"], length=event["length"], wr_id=event["wr_id"], lkey=event["lkey"])
 
-    def post_send(self, qpn, fields, event):
+    def post_send(self, qpn: int, fields: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         if fields["opcode"] not in verbs.WC_OF_WR or fields["opcode"] == verbs.WR_BIND_MW:
             raise CaptureError(f"post_send opcode {event['opcode']} is not in this engine")
         self._digest()
@@ -118,10 +123,11 @@ class EngineUnderReplay:
             lkey=fields["lkey"], remote_va=fields["remote_va"], rkey=fields["rkey"],
             imm=fields.get("imm", 0) or fields.get("inv_rkey", 0))
 
-    def feed(self, frame):
+    def feed(self, frame: bytes) -> None:
         self.engine.send(frame)
 
-    def frames(self):
+    def frames(self) -> list[tuple[int, bytes]]:
+        """[(ns, frame)] that the engine sent since the last call, once it is quiet."""
         quiet = 0
         while quiet < QUIET + self.bench.extra:
             before = len(self.engine.tx)
@@ -129,10 +135,11 @@ class EngineUnderReplay:
             quiet = 0 if len(self.engine.tx) != before or self.engine.rx.pending else quiet + 100
         return [(f.first*TICK_NS//TICK_CYCLES, f.data) for f in self.engine.tx.recv_all()]
 
-    def fed(self):
+    def fed(self) -> list[int]:
+        """Times in ns at which the frames fed since the last call had gone in."""
         return [last*TICK_NS//TICK_CYCLES for _, _, last, _ in self.engine.rx.times()]
 
-    def rest(self):
+    def rest(self) -> bool:
         """Long enough for an ACK time-out where something was sent."""
         end = self.bench.sim.cycles() + 20_000 + self.beyond*self.posted
         while self.bench.sim.cycles() < end:
@@ -141,13 +148,13 @@ class EngineUnderReplay:
                 return True
         return False
 
-    def strays(self):
+    def strays(self) -> list[str]:
         def within(e):
             return any(at <= e["addr"] and e["addr"] + e["length"] <= at + size for at, size in self.extents)
         return [f"wrote {e['length']} bytes to {e['addr']:#x}, outside of regions and queues"
             for e in self.engine.memory.log() if e["kind"] == "write" and not within(e)]
 
-    def wait(self):
+    def wait(self) -> bool:
         left = self.timeout
         while left > 0:
             self.bench.step(500)
@@ -156,11 +163,11 @@ class EngineUnderReplay:
                 return True
         return False
 
-    def _arm(self, qpn):
+    def _arm(self, qpn: int) -> None:
         self.armed[qpn] = self.taken[qpn]
         self.qps[qpn].send_cq.arm()
 
-    def _collect(self):
+    def _collect(self) -> bool:
         """Takes events, then completions: what an event tells of is there when it is."""
         self._look()
         for qp in self.qps.values():
@@ -190,17 +197,17 @@ class EngineUnderReplay:
                 qpn = next((qp.qpn for qp in self.qps.values() if qp.index == entry["queue"]), entry["queue"])
                 self.events_seen.append((name, qpn))
 
-    def events(self):
+    def events(self) -> list[tuple[str, int]]:
         self._look()
         seen, self.events_seen = self.events_seen, []
         return seen
 
-    def asked(self):
+    def asked(self) -> list[int]:
         self.bench.step(QUIET)
         self._look()
         return [qpn for qpn, taken in self.armed.items() if self.taken[qpn] > taken]
 
-    def completions(self):
+    def completions(self) -> list[dict[str, Any]]:
         self._collect()
         done, self.sent = self.sent, []
         return [{
@@ -212,11 +219,11 @@ class EngineUnderReplay:
             "flags": [name for bit, name in ((1, "GRH"), (2, "WITH_IMM"),
             (8, "WITH_INV")) if e["flags"] & bit]} for qpn, ns, e in done]
 
-    def state(self, qpn):
+    def state(self, qpn: int) -> str:
         return STATES[self.qps[qpn].query()["state"]][3:]
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter)

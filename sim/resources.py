@@ -22,7 +22,9 @@ env.enter("yosys")
 
 import hashlib                                                       # noqa: E402
 import json                                                          # noqa: E402
+from collections.abc import Iterable, Iterator, Mapping, Sequence    # noqa: E402
 from concurrent.futures import ProcessPoolExecutor                   # noqa: E402
+from typing import Any                                               # noqa: E402
 
 from rich.console import Console                                     # noqa: E402
 from rich.progress import Progress                                   # noqa: E402
@@ -30,7 +32,7 @@ from rich.table import Table                                         # noqa: E40
 
 from roce_soc.common import DEFAULT_MRS, DEFAULT_QPS, MAX_QPS  # noqa: E402
 from sim.synthesis import mapping, netlist                           # noqa: E402
-from sim.synthesis.parts import parts                                # noqa: E402
+from sim.synthesis.parts import Part, parts                          # noqa: E402
 
 FLOORS   = pathlib.Path(__file__).with_name("resources_floors.json")
 JOBS     = 2
@@ -43,9 +45,11 @@ TOLERANCE_LUTS = 8
 TITLES   = {"lut": "LUT", "packed": "packed", "lutram": "LUTRAM", "ff": "FF", "bram36": "BRAM36", "uram": "URAM", "dsp": "DSP",
             "mapped": "mapped", "repacked": "repacked", "over7": "ends > 7", "carry": "carry", "loads": "loads"}
 
+Figures = dict[str, Any]      # of a module: numbers of TITLES, and lists and texts beside them.
+
 # Figures ------------------------------------------------------------------------------------------
 
-def figures(net, paths=10):
+def figures(net: netlist.Netlist, paths: int = 10) -> Figures:
     """Area, depth, chains and loads of a netlist, its worst paths and nets as text beside them."""
     mapped, repacked = net.histogram()
     carry, chain     = net.longest_carry()
@@ -58,7 +62,7 @@ def figures(net, paths=10):
             "loops": net.loops, "paths": [list(x) for x in net.worst(paths)]}
 
 
-def of_part(part):
+def of_part(part: Part) -> Figures:
     """Figures of a Part, kept beside its mapped netlist."""
     made = hashlib.sha256(pathlib.Path(netlist.__file__).read_bytes() + pathlib.Path(__file__).read_bytes()).hexdigest()[:16]
     path = mapping.CACHE / f"{mapping.key_of(part)}-{made}.figures"
@@ -69,7 +73,7 @@ def of_part(part):
     return found
 
 
-def of_parts(found):
+def of_parts(found: Sequence[Part]) -> dict[str, Figures]:
     """{module: figures} of [Part], two at a time, with progress."""
     rows = {}
     with Progress(console=Console(stderr=True), transient=True) as bar, ProcessPoolExecutor(JOBS) as pool:
@@ -81,7 +85,7 @@ def of_parts(found):
     return rows
 
 
-def joined(found):
+def joined(found: Iterable[Part]) -> Figures:
     """Figures of the whole engine: the mapped modules joined at their ports."""
     return figures(netlist.Netlist(netlist.join({part.name: (mapping.mapped(part), part.ports) for part in found})), 40)
 
@@ -90,12 +94,12 @@ def joined(found):
 FLOORED = ("lut", "packed", "lutram", "ff", "bram36", "uram", "mapped", "repacked", "over7", "carry", "loads")
 
 
-def changed(found, floors):
+def changed(found: Iterable[Part], floors: Mapping[str, Figures]) -> list[Part]:
     """Those of [Part] that are not what their floor was recorded of: the same Verilog gives the same netlist."""
     return [part for part in found if floors.get(part.name, {}).get("key") != mapping.key_of(part)]
 
 
-def worse(rows, floors):
+def worse(rows: Mapping[str, Figures], floors: Mapping[str, Figures]) -> Iterator[str]:
     """Yields a sentence for each figure that is worse than its floor, and for each module without one."""
     for name, row in rows.items():
         floor = floors.get(name)
@@ -108,19 +112,19 @@ def worse(rows, floors):
                 yield f"{name}: {TITLES[key]} {row[key]:g}, floor {floor[key]:g}"
 
 
-def faults(rows):
+def faults(rows: Mapping[str, Figures]) -> Iterator[str]:
     """Yields a sentence for each fault of a netlist."""
     for name, row in rows.items():
         if row["loops"]:
             yield f"{name}: a combinational loop"
 
 
-def recorded():
+def recorded() -> dict[str, Any]:
     """The recorded floors: {"yosys": version, "modules": {module: figures and key of what was mapped}}."""
     return json.loads(FLOORS.read_text()) if FLOORS.exists() else {"yosys": "", "modules": {}}
 
 
-def record(rows, keys):
+def record(rows: Mapping[str, Figures], keys: Mapping[str, str]) -> None:
     """Writes floors; keys : {module: mapping.key_of}."""
     old = recorded()
     old["yosys"] = mapping.version()
@@ -130,7 +134,7 @@ def record(rows, keys):
 
 # Output -------------------------------------------------------------------------------------------
 
-def table(rows, total=None):
+def table(rows: Mapping[str, Figures], total: Figures | None = None) -> Table:
     """A table of modules, the largest first; beneath it their sum, and shares of a VU9P."""
     shown = Table(box=None, header_style="bold")
     shown.add_column("module")
@@ -145,11 +149,11 @@ def table(rows, total=None):
     return shown
 
 
-def _number(key, value):
+def _number(key: str, value: float) -> str:
     return f"[red]{value:g}[/red]" if value > LIMITS.get(key, 1 << 60) else f"{value:g}"
 
 
-def show_paths(console, name, row, count):
+def show_paths(console: Console, name: str, row: Figures, count: int) -> None:
     """Prints the deepest paths, the wide nets and the deep distributed RAMs of a module."""
     console.print(f"\n[bold]{name}[/bold]: deepest paths, repacked / mapped, ends of the pair", highlight=False)
     for mapped, repacked, start, end, ends in row["paths"][:count]:
@@ -162,13 +166,13 @@ def show_paths(console, name, row, count):
         console.print(f"  distributed RAM of {rows} rows x {width} bits: {path}", markup=False, soft_wrap=True)
 
 
-def summed(rows):
+def summed(rows: Mapping[str, Figures]) -> Figures:
     """Sums of areas, worst of depths."""
     total = {key: sum(row[key] for row in rows.values()) for key in (*SUMMED, "over7")}
     return {**total, **{key: max(row[key] for row in rows.values()) for key in LIMITS}}
 
 
-def arguments_of(argv):
+def arguments_of(argv: Sequence[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0],
         epilog="Exit status: 0 good, 1 worse than a floor or a fault of the netlist, 2 bad argument, 3 no yosys.")
     parser.add_argument("--module", action="append", default=[], help="this module only, as the table names it; may be repeated")
@@ -190,7 +194,7 @@ def arguments_of(argv):
     return parser, arguments
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     parser, arguments = arguments_of(argv)
     console = Console(stderr=arguments.json, width=None if sys.stdout.isatty() else 150)
     try:

@@ -26,6 +26,7 @@ import subprocess  # noqa: E402
 import tempfile    # noqa: E402
 import time        # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import Any    # noqa: E402
 
 from roce_soc.soc import DEFAULT_IP, DEFAULT_MAC  # noqa: E402
 from sim.soc import Simulation, build_soc          # noqa: E402
@@ -40,7 +41,7 @@ class BadArgument(Exception):
     """An argument that cannot be; its text names value and limit."""
 
 
-def probability(text):
+def probability(text: str) -> float:
     """0..1."""
     value = float(text)
     if not 0 <= value <= 1:
@@ -48,7 +49,7 @@ def probability(text):
     return value
 
 
-def whole(text):
+def whole(text: str) -> int:
     """0 or more."""
     value = int(text, 0)
     if value < 0:
@@ -56,7 +57,7 @@ def whole(text):
     return value
 
 
-def wire_arguments(text):
+def wire_arguments(text: str) -> dict[str, Any]:
     """Arguments of module roce_wire from --wire."""
     mode, _, rest = text.partition(":")
     if mode in ("none", "peer") and not rest:
@@ -74,7 +75,7 @@ def wire_arguments(text):
     raise BadArgument(f"--wire must be none, peer, unix:LOCAL,REMOTE, tap:NAME (15 characters) or pcap:FILE, not {text!r}")
 
 
-def console_arguments(text):
+def console_arguments(text: str) -> dict[str, Any]:
     """Arguments of module roce_uart from --uart."""
     mode, _, rest = text.partition(":")
     if mode in ("console", "none") and not rest:
@@ -86,7 +87,7 @@ def console_arguments(text):
     raise BadArgument(f"--uart must be console, none, tcp:PORT (0..65535) or file:PATH, not {text!r}")
 
 
-def parse():
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wire",       default="none",
                         help="none, peer (the reference model), unix:LOCAL,REMOTE, tap:NAME, pcap:FILE (frames to the SoC's MAC)")
@@ -113,7 +114,7 @@ def parse():
     return parser.parse_args()
 
 
-def wait_end(simulation):
+def wait_end(simulation: Simulation) -> bool:
     """Until the run ends or Ctrl-C; returns whether it ended well."""
     try:
         return simulation.process.wait() == 0
@@ -121,12 +122,12 @@ def wait_end(simulation):
         return True
 
 
-def on_term(*_):
+def on_term(*_: object) -> None:
     """SIGTERM ends a run as Ctrl-C does."""
     raise KeyboardInterrupt
 
 
-def main():
+def main() -> int:
     arguments = parse()
     signal.signal(signal.SIGTERM, on_term)
     logging.disable(logging.INFO)

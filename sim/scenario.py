@@ -8,15 +8,19 @@
 """
 import random
 import time
+from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
+from typing import Any, Self
 
 from roce_soc import abi, firmware, opcodes, verbs
 from roce_soc.errors import ERRORS
 from roce_soc.soc import DEFAULT_IP, DEFAULT_MAC
 from sim.peer import ACK_TIMEOUT, PEER_IP, PEER_MAC, Peer
 from sim.soc import CLOCK_HZ, Simulation, build_soc
-from software.control.firmware import FirmwareRoCE
+from software.control.firmware import Event, FirmwareRoCE
 from software.control.monitor import Monitor
+from software.control.roce import QP
 from test.model.packet import ip, mac
 
 REGION      = 1 << 20                  # bytes of each buffer; the longest message.
@@ -35,7 +39,7 @@ class Mismatch(AssertionError):
     """What should have come did not: a completion, or bytes that differ."""
 
 
-def number(data):
+def number(data: bytes) -> int:
     """Bytes of the wire as a number."""
     return int.from_bytes(data, "big")
 
@@ -55,7 +59,9 @@ class Scenario:
         Clocks of the engine's time base; fewer make its time-outs shorter.
     parameters : of SimSoC.
     """
-    def __init__(self, folder, *, seed=1, faults=None, tick_cycles=1, record=None, parameters=None):
+    def __init__(self, folder: str | PathLike[str], *, seed: int = 1, faults: Mapping[str, float] | None = None,
+                 tick_cycles: int = 1, record: str | PathLike[str] | None = None,
+                 parameters: Mapping[str, Any] | None = None) -> None:
         self.folder, self.seed, self.tick_cycles = Path(folder), seed, tick_cycles
         self.folder.mkdir(parents=True, exist_ok=True)
         self.random = random.Random(seed)
@@ -69,26 +75,24 @@ class Scenario:
         self.outbox     = b""
         self.number     = 0
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self.peer.start()
         self.simulation.start()
         self.bus = self.simulation.bus
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.figures = self.simulation.stop()
         self.peer.close()
 
     # Bring-up -------------------------------------------------------------------------------------
 
-    def bring_up(self, link_failures=0, seconds=120):
+    def bring_up(self, link_failures: int = 0, seconds: float = 120) -> tuple[dict[str, Any], list[Event]]:
         """Waits for the firmware's link; returns (status, log). So many attempts fail at first."""
         if link_failures:
             # The first attempt's own reset takes one off.
             self.bus.write_register("phy_fault_failures", link_failures + 1)
         self.bus.write_register("roce_time_tick_cycles", self.tick_cycles)
-        self.roce     = None
-        self.firmware = None
         magic = self.bus.region("control_ram")
         self.simulation.wait(lambda: self.bus.read_words(magic, 1)[0] == firmware.FIRMWARE_MAGIC, seconds)
         self.roce     = FirmwareRoCE(self.bus, ring_memory=RING_MEMORY)
@@ -96,8 +100,8 @@ class Scenario:
         status = self.firmware.wait_link(seconds)
         return status, self.firmware.log()
 
-    def connect(self, pmtu=1024):
-        """Buffers on both sides, a queue pair on each, to RTS; the SoC's through the firmware."""
+    def connect(self, pmtu: int = 1024) -> QP:
+        """Buffers on both sides, a queue pair on each, to RTS with a path MTU of `pmtu` bytes; the SoC's through the firmware."""
         self.soc_out = self.roce.reg_mr(SOC_VA, REGION, addr=OUTBOX, access=ACCESS, variant=0x5a)
         self.soc_in  = self.roce.reg_mr(SOC_VA + REGION, REGION, addr=INBOX, access=ACCESS, variant=0xa5)
         self.cq = self.roce.create_cq(6)
@@ -109,7 +113,7 @@ class Scenario:
         self._to_rts(pmtu)
         return self.qp
 
-    def _to_rts(self, pmtu, timeout=14, retry_cnt=7):
+    def _to_rts(self, pmtu: int, timeout: int = 14, retry_cnt: int = 7) -> None:
         psns = self.random.randrange(1 << 24), self.random.randrange(1 << 24)
         with self.peer.lock:
             self.peer.endpoint.create_qp(PEER_QPN, "RC", dest_qpn=self.qp.qpn, pmtu=pmtu, sq_psn=psns[1], rq_psn=psns[0],
@@ -119,8 +123,8 @@ class Scenario:
             pmtu=opcodes.PMTU_CODES[pmtu], rq_psn=psns[1])
         self.qp.modify(abi.QP_RTS, sq_psn=psns[0], timeout=timeout, retry_cnt=retry_cnt, rnr_retry=7)
 
-    def reconnect(self, pmtu=1024, **limits):
-        """Both queue pairs through RESET to RTS with new PSNs; limits: timeout, retry_cnt of the SoC's."""
+    def reconnect(self, pmtu: int = 1024, **limits: int) -> None:
+        """Both queue pairs through RESET to RTS with new PSNs; limits: timeout (code), retry_cnt of the SoC's."""
         self.qp.modify(abi.QP_RESET)
         with self.peer.lock:
             self.peer.endpoint.destroy_qp(PEER_QPN)
@@ -130,19 +134,19 @@ class Scenario:
 
     # Life cycle -----------------------------------------------------------------------------------
 
-    def now(self):
+    def now(self) -> int:
         """Simulated time in ns since the SoC's reset."""
         self.bus.write_register("timer0_uptime_latch", 1)
         return self.bus.read_register("timer0_uptime_cycles")*10**9//CLOCK_HZ
 
-    def lose_link(self, seconds=120):
+    def lose_link(self, seconds: float = 120) -> list[Event]:
         """The receiver loses its signal until it is reset; waits for the firmware to regain the link. Returns its log of that."""
         before = self.firmware.status()
         self.bus.write_register("phy_fault_lose_cycles", 0xffffffff)
         self.simulation.wait(lambda: self.firmware.status()["link_ups"] > before["link_ups"], seconds)
         return self.firmware.log(before["log_count"])
 
-    def remake(self, pmtu=1024):
+    def remake(self, pmtu: int = 1024) -> QP:
         """Destroys queue pair and regions on both sides and makes them again: next generation of the QPN, other keys and PSNs."""
         old = self.qp
         old.modify(abi.QP_RESET)
@@ -158,7 +162,7 @@ class Scenario:
         self._to_rts(pmtu)
         return self.qp
 
-    def fill(self):
+    def fill(self) -> None:
         """Random bytes for the SoC's outbox, brought there by the peer's WRITE and read back over the bus."""
         data = self.random.randbytes(REGION)
         with self.peer.lock:
@@ -172,7 +176,7 @@ class Scenario:
         if self.outbox != data:
             raise Mismatch("the SoC's outbox differs from what the peer wrote")
 
-    def fill_some(self, length):
+    def fill_some(self, length: int) -> None:
         """Random bytes for the start of the SoC's outbox over the bus, for messages of up to `length` less 4096 bytes."""
         self.outbox = self.random.randbytes(length) + bytes(REGION - length)
         self.bus.write_memory(OUTBOX, self.outbox[:length])
@@ -180,7 +184,7 @@ class Scenario:
 
     # Completions ----------------------------------------------------------------------------------
 
-    def poll(self, side):
+    def poll(self, side: str) -> list[tuple[int, int, int, int]]:
         """[(wr_id, status, opcode, byte_len)] of a side."""
         self.peer.check()
         if side == "soc":
@@ -188,7 +192,7 @@ class Scenario:
         with self.peer.lock:
             return [(c.wr_id, c.status, c.opcode, c.byte_len) for c in self.peer.endpoint.poll_cq()]
 
-    def completion(self, side, opcode, wr_id, length=None, seconds=180):
+    def completion(self, side: str, opcode: int, wr_id: int, length: int | None = None, seconds: float = 180) -> None:
         """Waits for a side's next completion and checks it."""
         try:
             got = self.simulation.wait(lambda: self.poll(side), seconds, every=0.002)
@@ -200,19 +204,19 @@ class Scenario:
             raise Mismatch(f"{side}: {text}, expected {verbs.WC_OPCODE_NAMES[opcode]} SUCCESS wr_id {wr_id} {length} B; "
                            f"{self.trouble()}")
 
-    def trouble(self):
+    def trouble(self) -> str:
         """Counters of refusals on both sides, for messages."""
         soc = {name: self.counter(row.index) for name, row in ERRORS.items()}
         return f"soc refused {({n: v for n, v in soc.items() if v})}, peer refused {dict(self.peer.endpoint.counters)}"
 
-    def counter(self, index):
+    def counter(self, index: int) -> int:
         """Counter of the engine's monitor: row of errors.py, or TRAFFIC_BASE + number of a traffic counter."""
         return Monitor(self.bus).counter(index)
 
     # Transfers ------------------------------------------------------------------------------------
 
-    def transfer(self, operation, side, length):
-        """One message asked for by `side`; every byte of its target is checked. Returns a dict for the table."""
+    def transfer(self, operation: str, side: str, length: int) -> dict[str, Any]:
+        """One message of `length` bytes asked for by `side`; every byte of its target is checked. Returns a row for the table."""
         began = time.monotonic()
         self.number += 1
         wr_id = self.number

@@ -18,6 +18,8 @@ import pathlib
 import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from sim import env  # noqa: E402
@@ -39,14 +41,15 @@ PARTS = {
     "huge":       ("test.stress_huge",       "a message of 2^31 bytes, about ten minutes; only where --part names it"),
 }
 NAMED_ONLY = ("huge",)
+Play       = dict[str, Any]      # part, seed, engine clocks simulated, seconds, error.
 
 
-def parts():
+def parts() -> list[str]:
     """Names of the parts that are there."""
     return [name for name, (module, _) in PARTS.items() if importlib.util.find_spec(module)]
 
 
-def play(part, seed):
+def play(part: str, seed: int) -> Play:
     """One play: {part, seed, clocks, seconds, error}; `error` is None or what was found and where."""
     begun, clocks, error = time.monotonic(), 0, None
     try:
@@ -57,7 +60,8 @@ def play(part, seed):
     return dict(part=part, seed=seed, clocks=clocks, seconds=round(time.monotonic() - begun, 1), error=error)
 
 
-def campaign(names, seed, minutes, rounds, say, begin=lambda part, seed, spent: None):
+def campaign(names: Sequence[str], seed: int, minutes: float, rounds: int, say: Callable[[Play], object],
+             begin: Callable[[str, int, float], object] = lambda part, seed, spent: None) -> list[Play]:
     """Plays round after round; `say` gets each play, `begin` what comes. Returns the plays."""
     begun, plays, number = time.monotonic(), [], 0
     while number < rounds or time.monotonic() - begun < 60*minutes:
@@ -73,7 +77,7 @@ def campaign(names, seed, minutes, rounds, say, begin=lambda part, seed, spent: 
 
 # Command ------------------------------------------------------------------------------------------
 
-def line(done):
+def line(done: Play) -> str:
     """A play in a line; a failure with the command that plays it alone."""
     name = f"{done['part']:<10} seed {done['seed']:<6}"
     rate = done["clocks"]/max(done["seconds"], .1)/1000
@@ -84,7 +88,7 @@ def line(done):
 
 
 @contextlib.contextmanager
-def progress(minutes, quiet):
+def progress(minutes: float, quiet: bool) -> Iterator[tuple[Callable[[Play], object], Callable[[str, int, float], object]]]:
     """(say, begin) for `campaign`: lines, and on a terminal a bar of the time that is gone."""
     if quiet or not sys.stdout.isatty():
         yield (lambda done: None) if quiet else (lambda done: print(line(done), flush=True)), lambda *_: None
@@ -96,7 +100,7 @@ def progress(minutes, quiet):
             lambda part, seed, spent: bar.update(task, description=f"{part} {seed}", completed=spent))
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit status."""
     known  = parts()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0],

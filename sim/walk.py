@@ -13,6 +13,8 @@ import functools
 import json
 import pathlib
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from sim import env  # noqa: E402
@@ -20,16 +22,20 @@ if __name__ == "__main__":
     env.enter()
 
 from migen import Cat, Signal  # noqa: E402
+from migen.fhdl.structure import _Value  # noqa: E402
 
 from litex.soc.interconnect import stream  # noqa: E402
 
 from roce_soc import verbs  # noqa: E402
 from roce_soc.common import roce_wire_description  # noqa: E402
+from roce_soc.core import RoCECore  # noqa: E402
 from sim.engine import Engine, Engines, connect  # noqa: E402
 from sim.harness import Sim, build_cached  # noqa: E402
+from sim.harness.emit import Port  # noqa: E402
 from sim.wire import FIELDS, Wire  # noqa: E402
+from software.control.roce import QP  # noqa: E402
 
-LENGTH  = 64
+LENGTH  = 64         # bytes.
 VA      = 0x1000_0000
 LIMIT   = 2000       # clocks until the walk must have ended.
 SOURCES = ("sim/engine.py", "sim/walk.py")
@@ -84,7 +90,7 @@ FRAMES      = ("encoder.source", "inserter.source", "transmit.source", "turnarou
 UNTHROTTLED = ("doorbells.sq", "turnaround.source", "receive.source", "decoder.source", "responder.check.verdict", "placer.port.wack", "cq.wack", "icrc")
 
 
-def pulse(core, path):
+def pulse(core: RoCECore, path: str) -> _Value:
     """One clock per hand-over: of a frame its first beat, of the ICRC checker its verdict."""
     item = functools.reduce(getattr, path.split("."), core)
     bits = item.valid
@@ -95,7 +101,7 @@ def pulse(core, path):
 
 class Walk(Engines):
     """An engine whose frames come back to it, with one bit per tapped stream."""
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(1, {})
         core      = self.cores[0]
         self.wire = Wire(core.tx, core.rx)
@@ -107,13 +113,13 @@ class Walk(Engines):
             seen.valid.eq(core.tx.valid & core.tx.ready),
         ]
 
-    def ios(self):
+    def ios(self) -> dict[str, Port]:
         """As those of an engine, without its wire, with the taps."""
         ios = {n: io for n, io in super().ios().items() if n not in ("e0_rx", "e0_tx")}
         return {**ios, "e0_seen": self.seen, "e0_taps": self.taps}
 
 
-def build_walk(trace=None):
+def build_walk(trace: bool | None = None) -> tuple[str, dict[str, int]]:
     """(path of the compiled library, {register: word address})."""
     top, names, at = Walk(), {}, 0
     for csr in top.cores[0].get_csrs():
@@ -124,8 +130,8 @@ def build_walk(trace=None):
 
 # Measurement --------------------------------------------------------------------------------------
 
-def walk(vcd=None):
-    """Milestones as dicts of stage, file, what, clock; RuntimeError names those that were not reached."""
+def walk(vcd: pathlib.Path | None = None) -> list[dict[str, Any]]:
+    """Milestones as dicts of stage, file, what, clock (of the engine); RuntimeError names those that were not reached."""
     so, registers = build_walk(trace=True if vcd else None)
     sim    = Sim(so, seed=1)
     engine = Engine(sim, 0, registers, wired=False, gap=0.0, stall=0.0, memory=None)
@@ -140,7 +146,7 @@ def walk(vcd=None):
         sim.trace(str(vcd))
     qa.post_send(verbs.WR_RDMA_WRITE, mr, length=LENGTH, remote_va=VA + 0x8000, rkey=mr.rkey, wr_id=1, ring=False)
     sim.step(20)
-    seen = {path: [] for path in TAPS}
+    seen: dict[str, list[int]] = {path: [] for path in TAPS}
     _ring(sim, qa, seen)
     done = qa.send_cq.poll()
     if vcd:
@@ -154,7 +160,7 @@ def walk(vcd=None):
     return [dict(stage=s, file=f, what=w, clock=seen[p][n - 1] - zero) for s, f, w, p, n in MILESTONES]
 
 
-def _ring(sim, qp, seen):
+def _ring(sim: Sim, qp: QP, seen: dict[str, list[int]]) -> None:
     """Rings the doorbell and notes the clock of every pulse until the completion's write is acknowledged."""
     step, clock = sim.step, 0
 
@@ -178,7 +184,7 @@ def _ring(sim, qp, seen):
 
 # Pages --------------------------------------------------------------------------------------------
 
-def markdown(rows):
+def markdown(rows: Iterable[Mapping[str, Any]]) -> str:
     """The table of doc/architecture.md."""
     lines = ["| clock | + | stage | file | what |", "|---|---|---|---|---|"]
     last  = 0
@@ -188,7 +194,7 @@ def markdown(rows):
     return "\n".join(lines) + "\n"
 
 
-def chart(rows, path):
+def chart(rows: Sequence[Mapping[str, Any]], path: pathlib.Path) -> None:
     """A bar from each hand-over to the next, as a PNG."""
     import matplotlib
     matplotlib.use("Agg")
@@ -209,7 +215,7 @@ def chart(rows, path):
     figure.savefig(path, dpi=120)
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description="Clocks of one WRITE and its acknowledge through the engine.")
     parser.add_argument("--json",     action="store_true", help="print milestones as JSON")
     parser.add_argument("--markdown", action="store_true", help="print the table of doc/architecture.md")

@@ -7,6 +7,7 @@ from litex.soc.interconnect import stream
 
 from roce_soc.clocks import ClockLink
 from roce_soc.common import DATA_BYTES, roce_wire_description
+from roce_soc.core import RoCECore
 from roce_soc.phy.line import LineReceive, LineTransmit
 
 WIRE_BYTES    = 50      # of 100 Gb/s in a clock of 250 MHz.
@@ -15,8 +16,8 @@ FIELDS        = ("first", "last", "data", "last_be", "error")
 
 
 class Wire(LiteXModule):
-    """One direction of a 100 Gb/s cable between two engines: frames wait for their share of the rate, bytes a clock."""
-    def __init__(self, tx, rx, rate=WIRE_BYTES):
+    """One direction of a 100 Gb/s cable between two engines: frames wait for their share of `rate`, bytes a clock."""
+    def __init__(self, tx: stream.Endpoint, rx: stream.Endpoint, rate: int = WIRE_BYTES) -> None:
         tokens = Signal((16, True))
         size   = Signal(16)
         tail   = Signal(7)
@@ -38,7 +39,7 @@ class Wire(LiteXModule):
 
 class Mac(LiteXModule):
     """The PHY's frame FIFOs between an engine in clock `roce` and a wire in clock `mac`: `rx`, `tx` as the engine's."""
-    def __init__(self, core):
+    def __init__(self, core: RoCECore) -> None:
         self.rx = rx = stream.Endpoint(roce_wire_description())
         self.tx = tx = stream.Endpoint(roce_wire_description())
 

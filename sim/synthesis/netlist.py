@@ -8,6 +8,8 @@ logic may be doubled, nothing is rewritten or rebalanced. What place and route w
 """
 import re
 from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 OUTPUT_LEVELS = 2       # levels that an unregistered output of a block RAM counts.
 INPUTS        = 6       # of a LUT.
@@ -21,7 +23,11 @@ CARRY_BITS    = {"CARRY4": 4, "CARRY8": 8}
 DATA_ENDS     = re.compile(r"ADDR[A-G]$|DPRA")       # of a distributed RAM: read address, a way through and not an end.
 
 
-def kind_of(cell):
+Level = tuple[int, int, int | None]                   # (mapped, repacked, net before it or None).
+Cut   = tuple[int, frozenset[int]]                     # (level of the deepest leaf, leaves).
+
+
+def kind_of(cell: str) -> str:
     """What a primitive is: lut, inv, muxf, carry, ff, bram, uram, lutram, srl, dsp."""
     for prefix, kind in (("LUT", "lut"), ("INV", "inv"), ("MUXF", "muxf"), ("CARRY", "carry"), ("FD", "ff"), ("LD", "ff"), ("RAMB", "bram"),
                          ("URAM", "uram"), ("SRL", "srl"), ("DSP", "dsp")):
@@ -37,19 +43,19 @@ class Netlist:
 
     resets : names of nets that are left out of the loads, beside clocks.
     """
-    def __init__(self, module, resets=("sys_rst",)):
+    def __init__(self, module: Mapping[str, Any], resets: Iterable[str] = ("sys_rst",)) -> None:
         self.cells  = [(kind_of(cell), cell, name, pins, outputs) for cell, name, pins, outputs in module["cells"]]
         self.ports  = module["ports"]
         self.names  = module["names"]
         self.resets = resets
         self.driver = {bit: (n, port) for n, (_, _, _, pins, outputs) in enumerate(self.cells) for port in outputs
                        for bit in pins[port] if isinstance(bit, int)}
-        self._levels = {}
+        self._levels: dict[int, Level] = {}
         self.loops   = 0
 
     # Area -----------------------------------------------------------------------------------------
 
-    def area(self):
+    def area(self) -> dict[str, float]:
         """{lut, packed, lutram, ff, bram36, uram, dsp}; packed: two LUTs of up to three inputs share one, as Vivado packs them."""
         kinds = Counter(cell for _, cell, _, _, _ in self.cells)
         small = sum(kinds[f"LUT{n}"] for n in (1, 2, 3))
@@ -107,9 +113,10 @@ class Netlist:
     @staticmethod
     def _cuts(inputs, levels, cuts):
         """The best (levels of the deepest leaf, leaves) that make a function of `inputs` one LUT, at most CUTS."""
-        best = [(0, frozenset())]
+        best: list[Cut] = [(0, frozenset())]
         for b in inputs:
-            own, new = ((levels.get(b, (0, 0, None))[1], frozenset((b,))), *cuts.get(b, ())), {}
+            own = (levels.get(b, (0, 0, None))[1], frozenset((b,))), *cuts.get(b, ())
+            new: dict[frozenset[int], int] = {}
             for depth, leaves in best:
                 for own_depth, own_leaves in own:
                     union = leaves | own_leaves
@@ -120,11 +127,13 @@ class Netlist:
             best = sorted(((depth, leaves) for leaves, depth in new.items()), key=lambda cut: (cut[0], len(cut[1])))[:CUTS]
         return best
 
-    def levels(self):
+    def levels(self) -> dict[int, Level]:
         """{net: (mapped, repacked, net before it or None)} of all nets; counts `loops`."""
         if self._levels:
             return self._levels
-        levels, cuts, busy = self._levels, {}, set()
+        levels = self._levels
+        cuts: dict[int, Sequence[Cut]] = {}
+        busy: set[int] = set()
         for _, _, bit in self.ends():
             stack = [bit]
             while stack:
@@ -145,7 +154,7 @@ class Netlist:
                 stack.pop()
         return levels
 
-    def ends(self):
+    def ends(self) -> Iterator[tuple[int | None, str, int]]:
         """Yields (cell or None for a port of the module, port, net) of each end of a path."""
         for n, (kind, _, _, pins, outputs) in enumerate(self.cells):
             if kind in ("lut", "inv", "muxf", "carry"):
@@ -162,29 +171,30 @@ class Netlist:
                     if isinstance(bit, int):
                         yield None, name, bit
 
-    def histogram(self):
+    def histogram(self) -> tuple[Counter[int], Counter[int]]:
         """(Counter of ends by mapped levels, the same by repacked ones)."""
         levels = self.levels()
-        mapped, repacked = Counter(), Counter()
+        mapped  : Counter[int] = Counter()
+        repacked: Counter[int] = Counter()
         for _, _, bit in self.ends():
             mapped[levels[bit][0]] += 1
             repacked[levels[bit][1]] += 1
         return mapped, repacked
 
-    def name(self, bit):
+    def name(self, bit: int) -> str:
         """Name of a net, or of the cell that drives it."""
         if bit in self.names:
             return self.names[bit]
         return f"{self.cells[self.driver[bit][0]][2]}" if bit in self.driver else f"net {bit}"
 
-    def start(self, bit):
+    def start(self, bit: int) -> int:
         """The net at which the deepest mapped path to a net begins."""
         levels = self.levels()
-        while levels[bit][2] is not None:
-            bit = levels[bit][2]
+        while (before := levels[bit][2]) is not None:
+            bit = before
         return bit
 
-    def end_name(self, cell, port, bit):
+    def end_name(self, cell: int | None, port: str, bit: int) -> str:
         """Name of an end of a path: register and pin, RAM and pin, or port."""
         if cell is None:
             return f"port {port}"
@@ -194,9 +204,11 @@ class Netlist:
             name = self.name(bits[0]) if bits else name
         return f"{name}.{port}"
 
-    def worst(self, count=10):
+    def worst(self, count: int = 10) -> list[tuple[int, int, str, str, int]]:
         """The deepest paths, one for each pair of names without their bit: [(mapped, repacked, start, end, ends of that pair)]."""
-        levels, pairs, starts = self.levels(), {}, {}
+        levels = self.levels()
+        pairs : dict[tuple[str, str], tuple[int, int, str, str, int]] = {}
+        starts: dict[int, int] = {}
         for cell, port, bit in self.ends():
             mapped, repacked, _ = levels[bit]
             if max(mapped, repacked) < 5:
@@ -205,16 +217,18 @@ class Netlist:
                 starts[bit] = self.start(bit)
             end = self.end_name(cell, port, bit)
             key = re.sub(r"\[\d+\]$", "", self.name(starts[bit])), re.sub(r"\[\d+\]", "", end)
-            old = pairs.get(key, (0, 0, None, None, 0))
+            old = pairs.get(key, (0, 0, "", "", 0))
             row = max(old[:4], (mapped, repacked, self.name(starts[bit]), end), key=lambda r: (r[1], r[0]))
             pairs[key] = (*row, old[4] + 1)
         return sorted(pairs.values(), key=lambda row: (-row[1], -row[0], row[2]))[:count]
 
     # Chains and loads -----------------------------------------------------------------------------
 
-    def longest_carry(self):
+    def longest_carry(self) -> tuple[int, str]:
         """(bits, name) of the longest carry chain."""
-        after, first, length = {}, [], {}
+        after : dict[int, int] = {}
+        length: dict[int, int] = {}
+        first : list[int] = []
         for n, (kind, cell, name, pins, _) in enumerate(self.cells):
             if kind != "carry":
                 continue
@@ -229,7 +243,8 @@ class Netlist:
                 first.append(n)
         best = (0, "")
         for n in first:
-            total, at = 0, n
+            total = 0
+            at: int | None = n
             while at is not None:
                 total, last = total + length[at], at
                 at = after.get(at)
@@ -238,9 +253,11 @@ class Netlist:
                 best = total, self.names[outs[0]] if outs else self.cells[n][2]
         return best
 
-    def loads(self):
+    def loads(self) -> list[tuple[int, str]]:
         """[(loads, name)] of all nets but clocks and resets, most first; CE_LOADS flip-flops are one load of a clock enable."""
-        loads, enables, clocks = Counter(), Counter(), set()
+        loads  : Counter[int] = Counter()
+        enables: Counter[int] = Counter()
+        clocks : set[int] = set()
         for kind, _, _, pins, outputs in self.cells:
             for port, bits in pins.items():
                 if port in outputs:
@@ -260,19 +277,21 @@ class Netlist:
                        if bit not in clocks and self.name(bit).split("/")[-1] not in self.resets), reverse=True)
 
 
-def join(modules):
+def join(modules: Mapping[str, tuple[Mapping[str, Any], Mapping[str, int]]]) -> dict[str, Any]:
     """One mapped module of several: {name: (mapped module, {port: number of its signal})}.
 
     A port bit is the bit of its signal; a module may pass an input on or drive a constant. Names of nets and cells get the
     module's name in front.
     """
-    above, constant = {}, {}
+    above   : dict[Hashable, Hashable] = {}
+    constant: dict[Hashable, str] = {}
 
     def root(key):
         while above.get(key, key) != key:
             key = above[key]
         return key
-    read, driven = set(), set()
+    read  : set[Hashable] = set()
+    driven: set[Hashable] = set()
     for name, (module, numbers) in modules.items():
         for port, (direction, bits) in module["ports"].items():
             signal = numbers.get(port, port)
@@ -293,7 +312,8 @@ def join(modules):
             return bit
         key = root((name, bit))
         return constant.get(key) or numbers[key]
-    cells, names = [], {}
+    cells: list[list[Any]] = []
+    names: dict[int, str] = {}
     for name, (module, _) in modules.items():
         for cell, label, pins, outputs in module["cells"]:
             cells.append([cell, f"{name}/{label}", {p: [bit_of(name, b) for b in bits] for p, bits in pins.items()}, outputs])

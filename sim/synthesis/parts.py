@@ -7,10 +7,12 @@ the whole. Ports carry the number of their signal, so that mapped modules can be
 import inspect
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from migen import ClockDomain
+from migen import ClockDomain, Signal
 from migen.fhdl.specials import Memory
 from migen.fhdl.structure import _Fragment
 from migen.fhdl.tools import list_inputs, list_special_ios, list_targets
@@ -33,21 +35,22 @@ SHALLOW = 64        # rows of a distributed RAM that one level of LUTs reads.
 class Part:
     """One module of the engine, ready for synthesis; its top module is `top`."""
     name: str
-    source: str                                    # class and file.
+    source: str                                                        # class and file.
     verilog: str
-    files: dict = field(default_factory=dict)      # memory images.
-    ports: dict = field(default_factory=dict)      # {port: number of its signal}.
-    deep: list = field(default_factory=list)       # (path, width, rows) of distributed RAMs of more than SHALLOW rows.
+    files: dict[str, str] = field(default_factory=dict)                # memory images.
+    ports: dict[str, int] = field(default_factory=dict)                # {port: number of its signal}.
+    # (path, width in bits, rows) of distributed RAMs of more than SHALLOW rows.
+    deep: list[tuple[str, int, int]] = field(default_factory=list)
 
 
 class Engine(LiteXModule):
     """The engine and the bank of its registers, in one clock."""
-    def __init__(self, **parameters):
+    def __init__(self, **parameters: Any) -> None:
         self.cd_sys = ClockDomain()
         self.core   = core = RoCECore(**parameters)
         self.bank   = csr_bus.CSRBank(core.get_csrs(), bus=csr_bus.Interface(data_width=32, address_width=14))
 
-    def ios(self):
+    def ios(self) -> set[Signal]:
         """Signals that leave the engine."""
         core  = self.core
         named = {"rx": core.rx, "tx": core.tx, "slow_rx": core.slow_rx, "slow_tx": core.slow_tx, "ready": core.ready, "irq": core.ev.irq,
@@ -111,7 +114,7 @@ def _convert(fragment, ports, domain):
     return text, dict(out.data_files), numbers
 
 
-def parts(only=None, **parameters):
+def parts(only: Collection[str] | None = None, **parameters: Any) -> list[Part]:
     """Elaborates the engine; returns its [Part], in packet order, what the core adds last.
 
     only : names of modules, default all; parameters : of RoCECore.
