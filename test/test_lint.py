@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Rules of the sources: traps that Migen accepts silently, imports that go one way, licence lines, forbidden words.
+"""Rules of the sources: traps that Migen accepts silently, imports that go one way, types, licence lines, forbidden words.
 
 A line that only looks like a trap says why in a comment that contains `lint: ok`.
 """
@@ -16,6 +16,11 @@ ROOT       = Path(__file__).resolve().parent.parent
 LINE_LIMIT = 130
 HARD_LIMIT = 180
 FILE_LIMIT = 400
+
+# Python that is no gateware: every public function and method says its types. UNTYPED: the SoC itself, a script about it, and
+# what every recorded floor of sim/resources.py has in its key: a changed line there has all modules mapped anew.
+TYPED   = ("software/control", "sim", "roce_soc/abi.py", "roce_soc/errors.py", "roce_soc/opcodes.py", "roce_soc/verbs.py")
+UNTYPED = ("sim/soc.py", "sim/demo", "sim/synthesis/mapping.py")
 
 # Sources ------------------------------------------------------------------------------------------
 
@@ -269,6 +274,52 @@ def test_every_module_says_latency_and_errors():
                 said  = ast.get_docstring(node) or ""
                 poor += [f"{name_of(path)}: {node.name} has no {word}" for word in ("Latency", "Errors") if not re.search(rf"\b{word} ?:", said)]
     assert not poor, "\n".join(poor)
+
+# Types --------------------------------------------------------------------------------------------
+
+def untyped(body, owner=""):
+    """Yields "line: name" of public functions and methods that leave the type of a parameter or of the result open.
+
+    Public are names without an underscore in front and Python's own (`__init__`); what stands inside of a function is its own.
+    """
+    for node in body:
+        private = node.name.startswith("_") and not node.name.endswith("__") if hasattr(node, "name") else False
+        if isinstance(node, ast.ClassDef) and not private:
+            yield from untyped(node.body, f"{owner}{node.name}.")
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not private:
+            static = any(ast.unparse(d) == "staticmethod" for d in node.decorator_list)
+            given  = [*node.args.posonlyargs, *node.args.args][1 if owner and not static else 0:]
+            given += [*node.args.kwonlyargs, *filter(None, (node.args.vararg, node.args.kwarg))]
+            if node.returns is None or not all(argument.annotation for argument in given):
+                yield f"{node.lineno}: {owner}{node.name}"
+        elif isinstance(node, (ast.If, ast.Try, ast.With)):
+            yield from untyped([*node.body, *getattr(node, "orelse", ())], owner)
+
+
+@pytest.mark.parametrize("source, good", [
+    ("def f(a: int) -> int: pass",                                True),
+    ("def f(a) -> int: pass",                                     False),
+    ("def f(a: int): pass",                                       False),
+    ("def f(*a: int, **b) -> int: pass",                          False),
+    ("def f(*, a) -> int: pass",                                  False),
+    ("def _f(a): pass",                                           True),
+    ("def f() -> None:\n    def g(a): pass",                      True),
+    ("class A:\n    def f(self, a: int) -> int: pass",            True),
+    ("class A:\n    def f(self, a) -> int: pass",                 False),
+    ("class A:\n    def __init__(self): pass",                    False),
+    ("class A:\n    @staticmethod\n    def f(a) -> int: pass",    False),
+    ("class _A:\n    def f(self, a): pass",                       True),
+    ("if 1:\n    def f(a): pass",                                 False),
+])
+def test_untyped_is_seen(source, good):
+    assert (list(untyped(ast.parse(source).body)) == []) == good
+
+
+def test_python_layers_say_their_types():
+    found = [f"{name_of(p)}:{text}" for p in python_files(*{name.split("/")[0] for name in TYPED})
+             if name_of(p) not in UNTYPED and name_of(p).startswith(tuple(t if t.endswith(".py") else f"{t}/" for t in TYPED))
+             for text in untyped(ast.parse(p.read_text()).body)]
+    assert not found, "no type of a parameter or of the result:\n" + "\n".join(found)
 
 # Text ---------------------------------------------------------------------------------------------
 
