@@ -4,13 +4,14 @@ import re
 import shlex
 import subprocess
 import sys
+from fnmatch import fnmatch
 
 import pytest
 
 from doc import generate
 from test.conftest import ROOT
 
-PAGES    = sorted([ROOT / "README.md", *(ROOT / "doc").rglob("*.md")])
+PAGES    = sorted([ROOT / "README.md", ROOT / "test" / "README.md", *(ROOT / "doc").rglob("*.md")])
 NAMES    = [str(p.relative_to(ROOT)) for p in PAGES]
 TESTPLAN = (ROOT / "doc" / "testplan.md").read_text(encoding="utf-8")
 COMMAND  = re.compile(r"(?:\./)?((?:sim|test|targets|doc|examples|software/control)/[\w/]+(?:\.py)?)")
@@ -68,6 +69,23 @@ def test_example_of_the_guide():
     text    = (ROOT / "doc" / "programmers_guide.md").read_text(encoding="utf-8")
     program = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
     exec(compile(program, "programmers_guide.md", "exec"), {"__name__": "programmers_guide"})
+
+
+def test_example_of_a_test(seed, rng):
+    """The test that test/README.md shows runs as it stands."""
+    text = (ROOT / "test" / "README.md").read_text(encoding="utf-8")
+    names = {}
+    exec(compile(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], "README.md", "exec"), names)
+    names["test_buffer"](seed, rng)
+
+
+def test_every_helper_of_the_tests_is_described():
+    """test/README.md names each file and folder of test/ that is no file of tests, or the kind that it is of."""
+    text  = (ROOT / "test" / "README.md").read_text(encoding="utf-8")
+    kinds = re.findall(r"`(\w+\*\.py|\*\w+\.py)`", text)
+    done  = subprocess.run(["git", "ls-files", "test"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    names = {name.split("/")[1] for name in done} - {"__init__.py", "conftest.py", "run", "README.md"}
+    assert kinds and not [n for n in sorted(names) if not n.startswith("test_") and f"`{n}" not in text and not any(fnmatch(n, k) for k in kinds)]
 
 
 def test_testplan_names_tests_that_exist():
