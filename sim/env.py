@@ -153,9 +153,12 @@ def _new_enough(python):
 
 
 def _interpreter() -> str:
-    """A Python new enough for a new .venv, or exit 3."""
-    names = [sys.executable, *(shutil.which(f"python3.{n}") for n in (11, 12, 13)), shutil.which("python3")]
+    """A Python new enough for a new .venv, or exit 3; none of the old .venv, which goes."""
+    names = [sys.executable, getattr(sys, "_base_executable", None), *(shutil.which(f"python3.{n}") for n in (11, 12, 13)),
+             shutil.which("python3")]
     for name in filter(None, names):
+        if Path(name).parent.resolve() == (VENV / "bin").resolve():
+            continue
         modules = subprocess.run([name, "-c", "import ensurepip, venv"], capture_output=True)
         if _new_enough(name) and modules.returncode == 0:
             return name

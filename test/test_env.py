@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,15 @@ def test_stamp_follows_setup_and_constraints(monkeypatch, tmp_path):
         assert not env._ready()
         (tmp_path / name).write_text("first")
         assert env._ready()
+
+
+def test_a_new_environment_is_not_made_by_the_old_one(monkeypatch, tmp_path):
+    """A .venv that was moved or copied is removed before a new one is made: its own interpreter cannot make it."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    monkeypatch.setattr(env, "VENV", tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    assert tmp_path not in Path(env._interpreter()).parents
 
 
 @pytest.mark.parametrize("arguments, status", [
