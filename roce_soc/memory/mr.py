@@ -59,7 +59,8 @@ class AbsentPages(LiteXModule):
 
     Latency: none. Errors: none; of more than PAGES misses under way the further ones bring no page of their own.
     """
-    PAGES = 16
+    PAGES = 16     # misses whose page is on its way.
+    LATER = 9      # clocks that a result comes later: no client counts on how many there are.
 
     def __init__(self, chance, shortest, longest):
         if not 0 < chance < 256:
@@ -110,7 +111,8 @@ class MRTable(LiteXModule):
     patience : int
         Clocks an invalidation waits at most: data may be held by a wire that is down. The key is dead from the start.
     absent : (chance, shortest, longest) or None
-        Simulation: of 256 good accesses so many miss at random, and a page comes so many clocks later.
+        Simulation: of 256 good accesses so many miss at random, and a page comes so many clocks later. Results are some clocks
+        later than they are in hardware.
 
     Endpoints
     ---------
@@ -299,21 +301,29 @@ class MRTable(LiteXModule):
             self.missed.eq(s4.valid & miss),
         ]
         for n, port in enumerate(self.ports):
-            self.comb += port.result.first.eq(1), port.result.last.eq(1)
+            result = self._add_result(port)
             self.sync += [
-                port.result.valid.eq(s4.valid & (s4.grant == n)),
-                port.result.miss.eq(miss),
-                port.result.target.eq(target4),
-                port.result.addr.eq(Cat(addr4[:32], (s4.va[32:] + delta_hi4 + addr4[32])[:32])),
+                result.valid.eq(s4.valid & (s4.grant == n)),
+                result.miss.eq(miss),
+                result.target.eq(target4),
+                result.addr.eq(Cat(addr4[:32], (s4.va[32:] + delta_hi4 + addr4[32])[:32])),
                 If(~key,
-                    port.result.row.eq(index_of("MR_KEY"))
+                    result.row.eq(index_of("MR_KEY"))
                 ).Elif(~pd,
-                    port.result.row.eq(index_of("MR_PD"))
+                    result.row.eq(index_of("MR_PD"))
                 ).Elif(~access,
-                    port.result.row.eq(index_of("MR_ACCESS"))
+                    result.row.eq(index_of("MR_ACCESS"))
                 ).Elif(~bounds,
-                    port.result.row.eq(index_of("MR_BOUNDS"))
+                    result.row.eq(index_of("MR_BOUNDS"))
                 ).Else(
-                    port.result.row.eq(0)
+                    result.row.eq(0)
                 ),
             ]
+
+    def _add_result(self, port):
+        """The register that the result of a client's access is written to; behind it more of them where pages are absent."""
+        registers = [stream.Endpoint(mr_result_description()) for _ in range(AbsentPages.LATER if hasattr(self, "absent") else 0)]
+        for before, after in zip(registers, registers[1:] + [port.result]):
+            self.sync += after.valid.eq(before.valid), after.payload.eq(before.payload)
+        self.comb += port.result.first.eq(1), port.result.last.eq(1)
+        return (registers + [port.result])[0]
