@@ -68,6 +68,8 @@ class RoCECore(LiteXModule):
         Engine clocks of a tick of the time base (timebase.tick_cycles_of).
     clock_domain : str
         Clock of the engine. "sys": that of the registers, not one clock is lost between them.
+    parity : bool
+        Connection rows have parity: a QP whose row is wrong goes to ERR (ROW_PARITY).
     absent : tuple or None
         Simulation: accesses that miss at random (MRTable).
 
@@ -90,11 +92,11 @@ class RoCECore(LiteXModule):
     Errors : rows of errors.py, by the parts that check them.
     """
     def __init__(self, *, n_qps=DEFAULT_QPS, n_mrs=DEFAULT_MRS, n_cqs=DEFAULT_CQS, n_chunks=512, doorbell_pages=16,
-                 memories=(), scalable_ticks=False, tick_cycles=TICK_CYCLES, clock_domain="sys", absent=None):
+                 memories=(), scalable_ticks=False, tick_cycles=TICK_CYCLES, clock_domain="sys", parity=False, absent=None):
         self.link = link = ClockLink("sys", clock_domain)
 
         # Tables.
-        self.context = context = QPContext(n_qps)
+        self.context = context = QPContext(n_qps, parity)
         self.mr      = mr      = MRTable(n_mrs, absent=absent)
         words        = capability.capability_words(
             n_qps=n_qps, n_mrs=n_mrs, n_cqs=n_cqs, n_rqs=n_qps, memories=memories)
@@ -190,6 +192,7 @@ class RoCECore(LiteXModule):
             responder.event.connect(command.get_fatal()),
             send.walker.event.connect(command.get_fatal()),
             cq.fatal.connect(command.get_fatal()),
+            context.fault.connect(command.get_fatal()) if parity else [],
             command.event.connect(eq.get_port()),
             tell(responder.established, abi.EVENT_COMM_EST),
             tell(send.walker.drained, abi.EVENT_SQ_DRAINED),
@@ -256,6 +259,7 @@ class RoCECore(LiteXModule):
             "cq":        (cq.refusal, ("QUEUE",)),
             "doorbell":  (doorbells.refusal, ("QUEUE",)),
             "walker":    (send.walker.refusal, ("REQUESTER", "COMPLETER", "QUEUE")),
+            "context":   (context.refusal, ("QUEUE",)),
         }, self._traffic(), link)
         self.comb += [
             scanner.tick_cycles.eq(time.cycles),

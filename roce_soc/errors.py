@@ -170,6 +170,8 @@ _ROWS = (
     _row(61, "CQ_OVERFLOW", "QUEUE", "completion for a full CQ: not written, event CQ_ERR", "10.2", "NONE", effect="ERR",
          event=EVENT_CQ_ERR),
     _row(62, "FLUSH", "QUEUE", "work request of a QP in ERR", "10.3.1", "NONE", local=WC_WR_FLUSH_ERR),
+    _row(72, "ROW_PARITY", "QUEUE", "connection row read otherwise than it was written (builds with parity)", "-", "NONE",
+         effect="ERR", event=EVENT_QP_FATAL),
     _row(63, "DOORBELL", "QUEUE", "doorbell for a queue that does not exist, from another's page, or beyond its ring",
          "10.2", "NONE"),
 )

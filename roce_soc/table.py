@@ -35,6 +35,14 @@ def clocked_port(memory, *, old_word=False, **options):
     return port
 
 
+def parity_of(bits):
+    """XOR of all bits (expression), as a tree: rows may be some hundred bits wide."""
+    terms = [bits[i] for i in range(len(bits))]
+    while len(terms) > 1:
+        terms = [terms[n] ^ terms[n + 1] if n + 1 < len(terms) else terms[n] for n in range(0, len(terms), 2)]
+    return terms[0]
+
+
 # InitWalker ---------------------------------------------------------------------------------------
 
 class InitWalker(LiteXModule):
@@ -151,7 +159,7 @@ class Table(LiteXModule):
         write  = memory.get_port(write_capable=True)
         self.specials += memory, write
         bits   = self._raw(self.row)
-        data   = Cat(bits, Reduce("XOR", [bits[i] for i in range(self.width)])) if self.parity else bits
+        data   = Cat(bits, parity_of(bits)) if self.parity else bits
         if self.walker:
             self.comb += self.walker.fill(write, self.adr, data, self.we)
         else:
@@ -200,7 +208,7 @@ class Table(LiteXModule):
                 data = later
             self.comb += self._raw(port.row).eq(data)
             if self.parity:
-                self.comb += port.bad.eq(Reduce("XOR", [data[i] for i in range(len(data))]))
+                self.comb += port.bad.eq(parity_of(data))
 
 
 # FlagTable ----------------------------------------------------------------------------------------

@@ -21,13 +21,13 @@ class ModelBench:
     vary: function of the QP's number that gives attributes of its own.
     tick_cycles: clocks of the engine's tick; the model's clock runs at the same scale.
     memory, ports, targets, clocks: as Bench.
-    bench: one that runs, its engine reset and opened again.
+    bench: one that runs, its engine reset and opened again. parameters: of RoCECore.
     shared_cq: one completion queue for all QPs.
     """
     def __init__(self, seed=1, *, qps=1, tick_cycles=1, faults=None, memory=None, ports=None, targets=0, gap=0.0, stall=0.0, pmtu=3, vary=None,
-                 shared_cq=False, clocks=None, bench=None, **attributes):
+                 shared_cq=False, clocks=None, bench=None, parameters=None, **attributes):
         self.bench  = bench or Bench(seed=seed, gap=gap, stall=stall, memory=memory, ports=ports, targets=targets, tick_cycles=tick_cycles,
-            clocks=clocks)
+            clocks=clocks, **(parameters or {}))
         self.engine = self.bench.engines[0]
         self.faults = faults or {}
         self.random = random.Random(seed)

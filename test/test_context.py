@@ -3,20 +3,24 @@
 import pytest
 from migen import *
 
+from roce_soc.abi import EVENT_QP_FATAL
 from roce_soc.common import connection_layout
+from roce_soc.errors import index_of
 from roce_soc.qp.context import QPContext
 from sim.harness import Sim, build
 
 WIDTH = sum(width for _, width in connection_layout())
 
 
-def make(n_qps):
-    top = QPContext(n_qps)
+def make(n_qps, parity=False):
+    top = QPContext(n_qps, parity)
     ios = {"ready": top.ready, "write": top.write}
     for i in range(2):
         port, flat = top.get_port(), Signal(WIDTH)
         top.comb += flat.eq(port.row.raw_bits())
         ios.update({f"adr{i}": port.adr, f"row{i}": flat})
+    if parity:
+        ios.update({"fault": top.fault, "refused": top.refusal.valid, "refused_row": top.refusal.row, "refused_qpi": top.refusal.info})
     return build(top, ios, name=f"context{n_qps}")
 
 
@@ -96,3 +100,41 @@ def test_latency(bench):
 def test_bad_sizes(n_qps):
     with pytest.raises(ValueError, match=f"from 16 to 4096, not {n_qps}"):
         QPContext(n_qps)
+
+
+def test_parity(rng):
+    """A bit that falls over in one reader's copy is told once, by that reader's read, until the row is written; others are not."""
+    sim   = Sim(make(16, parity=True), seed=3)
+    write, fault = sim.source("write", records=True), sim.sink("fault", records=True)
+    sim.reset()
+    sim.wait("ready", 1)
+    for port in (0, 1):
+        for n in range(16):
+            read(sim, port, n)
+    copies = sorted(sim.memories("table"))
+    assert len(copies) == 2 and not fault.recv_all()
+    for n in range(16):
+        write.send(index=n, row=rng.getrandbits(WIDTH))
+    sim.drain(write)
+    sim.step(2)
+    for turn, bit in enumerate([0, WIDTH, *rng.sample(range(WIDTH), 12)]):     # WIDTH: the bit of parity itself.
+        n, copy = rng.randrange(16), copies[turn % 2]
+        row = sim.memories(copy)[copy][n]
+        sim.write_row(copy, n, row ^ 1 << bit)
+        refused = []
+        for _ in range(3):
+            for port in (0, 1):
+                for other in rng.sample(range(16), 16):
+                    for _ in range(3):
+                        sim.poke(f"adr{port}", other)
+                        sim.step()
+                        refused += [(sim.peek("refused_row"), sim.peek("refused_qpi"))]*sim.peek("refused")
+        assert [(f.type, f.queue, f.info) for f in fault.recv_all()] == [(EVENT_QP_FATAL, n, index_of("ROW_PARITY"))]
+        assert refused == [(index_of("ROW_PARITY"), n)]
+        write.send(index=n, row=rng.getrandbits(WIDTH))
+        sim.drain(write)
+        sim.step(2)
+    for n in range(16):
+        read(sim, 0, n), read(sim, 1, n)
+    sim.step(10)
+    assert not fault.recv_all()

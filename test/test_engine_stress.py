@@ -5,7 +5,7 @@ import random
 import pytest
 
 from roce_soc import abi, verbs
-from roce_soc.common import TICKS_PER_10US
+from roce_soc.common import TICKS_PER_10US, connection_layout
 from roce_soc.errors import ERRORS
 from roce_soc.opcodes import RNR_TIMER_10US
 from sim.engine import IPS, MACS, Bench
@@ -128,3 +128,25 @@ def test_payload_of_many_qps_fails_at_once(seed):
         assert [(e["wr_id"], e["status"]) for e in done if e["qpn"] == qp.qpn] == [(0, verbs.WC_LOC_QP_OP_ERR), (1, verbs.WC_WR_FLUSH_ERR)]
         assert qp.query()["state"] == abi.QP_ERR
     assert not engine.frames()
+
+
+def test_parity(seed):
+    """A bit of a connection row falls over: told once however many readers see it, the QP goes to ERR, the other one goes on."""
+    bench = ModelBench(seed=seed, qps=2, timeout=14, parameters=dict(parity=True))
+    bad, good = bench.pairs
+    Traffic(bench, random.Random(seed), 5, (64, 1024, 5000)).run()
+    assert not bench.engine.counter(ERRORS["ROW_PARITY"].index)
+    sim   = bench.bench.sim
+    copies = sim.memories("context.table")
+    # Of the destination MAC: what a reader made of it before it was told harms nobody here.
+    names  = [name for name, _ in connection_layout()]
+    bit    = sum(width for _, width in connection_layout()[:names.index("dst_mac")]) + random.Random(seed).randrange(48)
+    for path, rows in copies.items():
+        sim.write_row(path, bad.index, rows[bad.index] ^ 1 << bit)
+    traffic = Traffic(bench, random.Random(seed), 10, (64, 1024, 5000), pairs=[good])
+    for wr_id in range(4):
+        bench.engine_sends(bad, "WRITE", 0, 0, wr_id=100 + wr_id)
+        bench.bench.work(200)
+    traffic.run()
+    assert bench.engine.counter(ERRORS["ROW_PARITY"].index) == 1 and bad.query()["state"] == abi.QP_ERR
+    assert good.query()["state"] == abi.QP_RTS

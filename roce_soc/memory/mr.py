@@ -297,8 +297,8 @@ class MRTable(LiteXModule):
         self.comb += [
             bounds.eq((va_gt | (va_eq & va_ge_low)) & (end_lt | (end_eq & end_le_low))),
             self.judged.key.eq(s4.key), self.judged.va.eq(s4.va),
-            miss.eq(key & pd & access & bounds & self.missing),
-            self.missed.eq(s4.valid & miss),
+            miss.eq(s4.valid & key & pd & access & bounds & self.missing),
+            self.missed.eq(miss),
         ]
         for n, port in enumerate(self.ports):
             result = self._add_result(port)

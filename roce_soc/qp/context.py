@@ -8,8 +8,10 @@ from migen import *
 from litex.gen import *
 from litex.soc.interconnect import stream
 
-from roce_soc.common import MAX_QPS, connection_layout
-from roce_soc.table import Table
+from roce_soc import abi
+from roce_soc.common import MAX_QPS, connection_layout, event_description, refusal_description
+from roce_soc.errors import index_of
+from roce_soc.table import FlagTable, KickQueue, Table
 
 
 # QPContext ----------------------------------------------------------------------------------------
@@ -24,6 +26,9 @@ class QPContext(LiteXModule):
     ----------
     n_qps : int
         Rows, a power of two from 16 to 4096.
+    parity : bool
+        A bit more a row: a row that some reader gets otherwise than it was written is told, once until it is written again.
+        What the reader did with it is not undone.
 
     Endpoints
     ---------
@@ -31,11 +36,13 @@ class QPContext(LiteXModule):
         Replaces a row; one a clock; readers see it from the next clock's addresses on, until then the whole old row.
     get_port() : {adr} in, `row` (Record of connection_layout) out two clocks later
         Must be called before finalisation.
+    fault : event_description(), out; refusal : refusal_description(), out
+        With parity: the QP whose row is wrong, for the command port, and for the counters.
 
     Latency: row valid two clocks after adr, one read a clock. `ready` rises when all rows are zero.
-    Errors : none.
+    Errors : ROW_PARITY.
     """
-    def __init__(self, n_qps):
+    def __init__(self, n_qps, parity=False):
         if n_qps < 16 or n_qps > MAX_QPS or n_qps & (n_qps - 1):
             raise ValueError(f"n_qps must be a power of two from 16 to {MAX_QPS}, not {n_qps!r}")
         self.n_qps = n_qps
@@ -45,7 +52,9 @@ class QPContext(LiteXModule):
 
         # # #
 
-        self.table = table = Table(connection_layout(), n_qps)
+        self.table  = table = Table(connection_layout(), n_qps, parity=parity)
+        self.parity = parity
+        self.fault, self.refusal = stream.Endpoint(event_description()), stream.Endpoint(refusal_description())
         self.comb += [
             self.ready.eq(table.ready),
             self.write.ready.eq(self.ready),
@@ -57,3 +66,37 @@ class QPContext(LiteXModule):
     def get_port(self):
         """A new read port with its own copy of the rows."""
         return self.table.get_port()
+
+    def do_finalize(self):
+        """Each reader's copy may be wrong: those that are, in turn, each QP once until its row is written."""
+        if not self.parity:
+            return
+        ports, row  = [port for port, _ in self.table.ports], index_of("ROW_PARITY")
+        self.faults = faults = KickQueue(self.n_qps, len(ports))
+        self.told   = told   = FlagTable(self.n_qps)
+        fault, refusal, ready = self.fault, self.refusal, [Signal() for _ in range(self.table.latency + 1)]
+        self.comb += ready[0].eq(self.table.ready & told.ready & faults.ready)
+        self.sync += [after.eq(before) for before, after in zip(ready, ready[1:])]
+        for port, kick in zip(ports, faults.kicks):
+            # The port's address when its row is here. One that comes while another waits is read again some time.
+            adr = [port.adr] + [Signal(self.bits) for _ in range(self.table.latency)]
+            self.sync += [
+                [after.eq(before) for before, after in zip(adr, adr[1:])],
+                If(~kick.valid | kick.ready, kick.valid.eq(port.bad & ready[-1] & ~told.read(adr[-1])), kick.qpi.eq(adr[-1])),
+            ]
+        qpi, again = faults.source.qpi[:self.bits], Signal()
+        written = [Record([("valid", 1), ("qpi", self.bits)]) for _ in range(self.table.latency + 3)]
+        self.sync += [after.eq(before) for before, after in zip(written, written[1:])]
+        self.comb += [
+            written[0].valid.eq(self.write.valid & self.write.ready), written[0].qpi.eq(self.write.index),
+            again.eq(told.read(qpi)),
+            fault.valid.eq(faults.source.valid & ~again),
+            faults.source.ready.eq(fault.ready | again),
+            fault.first.eq(1), fault.last.eq(1),
+            fault.type.eq(abi.EVENT_QP_FATAL), fault.queue.eq(qpi), fault.info.eq(row),
+            told.set.eq(fault.valid & fault.ready), told.set_adr.eq(qpi),
+            # Behind the old row, which a reader may have asked for in the clock of the write.
+            told.clear.eq(written[-1].valid), told.clear_adr.eq(written[-1].qpi),
+            refusal.valid.eq(fault.valid & fault.ready), refusal.first.eq(1), refusal.last.eq(1),
+            refusal.row.eq(row), refusal.info.eq(qpi),
+        ]
