@@ -25,6 +25,7 @@ from roce_soc.clocks import ClockLink, bound_delay
 from roce_soc.common import event_description
 from roce_soc.core import RoCECore
 from roce_soc.memory.control import MemoryControl
+from roce_soc.memory.crossing import MemoryCrossing
 from roce_soc.memory.router import MemoryHub
 from roce_soc.memory.sram import RoCESRAM
 from roce_soc.network.slowpath import RoCESlowPath
@@ -68,6 +69,44 @@ def clock_of(soc, domain):
     clk = Signal(name=f"{domain}_clk_of_port")
     soc.comb += clk.eq(ClockSignal(domain))
     return clk
+
+
+def bound_domains(soc, a, b, hz):
+    """Vivado: paths between two clock domains take at most a clock of `hz`, once per pair; other toolchains are not told."""
+    bounded = soc.__dict__.setdefault("bounded_domains", set())
+    if a != b and frozenset((a, b)) not in bounded and hasattr(soc.platform.toolchain, "pre_optimize_commands"):
+        bounded.add(frozenset((a, b)))
+        bound_delay(soc.platform, clock_of(soc, a), clock_of(soc, b), 1e9/hz)
+
+
+def crossings_of(adapter):
+    """The MemoryCrossings that an adapter is or holds, the engine's first."""
+    found = [adapter] if isinstance(adapter, MemoryCrossing) else []
+    return found + [crossing for _, part in adapter._submodules for crossing in crossings_of(part)]
+
+
+def check_crossings(memories, clock_domain):
+    """ValueError where the first crossing of a memory does not begin in the engine's clock."""
+    for n, memory in enumerate(memories, 1):
+        for crossing in crossings_of(memory)[:1]:
+            if crossing.near_name != clock_domain:
+                raise ValueError(f"near of memory {n} must be the engine's clock_domain, {clock_domain!r},"
+                                 f" not {crossing.near_name!r}")
+
+
+def bound_memories(soc, memories, clocks):
+    """Bounds the paths between the clocks of every crossing in the memories; clocks : {domain: Hz} that are known."""
+    clocks = dict(clocks)
+    for n, memory in enumerate(memories, 1):
+        for crossing in crossings_of(memory):
+            near, far = crossing.near_name, crossing.far_name
+            clocks.setdefault(far, crossing.far_hz)
+            unknown = next((domain for domain in (near, far) if clocks.get(domain) is None), None)
+            if near != far and unknown and hasattr(soc.platform.toolchain, "pre_optimize_commands"):
+                raise ValueError(f"far_hz of memory {n}, the frequency of its clock {unknown!r}, must be given:"
+                                 " paths to it are bounded")
+            if near != far and not unknown:
+                bound_domains(soc, near, far, max(clocks[near], clocks[far]))
 
 
 def allocate(soc, name, size):
@@ -123,8 +162,10 @@ def add_roce(soc, phy, *,
     memory_size : int
         Bytes of on-chip memory that the engine reads and writes (target 0), a power of two from 64 KiB.
     memories : list of modules
-        Further memories, targets 1, 2, ...: adapters as MemoryHub wants them, each with its `target`, made a part of the SoC here, in the
-        engine's clock. One with a `bus` (Wishbone) gets the region `<name>_memory<n>`.
+        Further memories, targets 1, 2, ...: adapters as MemoryHub wants them, each with its `target`, made a part of the
+        SoC here, in the engine's clock. One with a `bus` (Wishbone) gets the region `<name>_memory<n>`. One that is or holds
+        a MemoryCrossing names its clocks itself, the engine's as `near`; paths between them are bounded to a clock of the
+        faster one, so `far_hz` must say the far one's, unless it is the SoC's.
     hub : MemoryHub
         That of another port (`core.hub`), in the same clock: both engines then use its memories; `memory_size` and `memories` are its.
     with_engine : bool
@@ -158,8 +199,9 @@ def add_roce(soc, phy, *,
     engine_hz  = clk_freq or soc.clk_freq
     if with_engine and not parameters.get("scalable_ticks") and not ENGINE_HZ[0] <= engine_hz <= ENGINE_HZ[1]:
         raise ValueError(f"the engine's clock must be {ENGINE_HZ[0]:.0f}..{ENGINE_HZ[1]:.0f} Hz, not {engine_hz:.0f}")
-    if clock_domain != "sys" and hasattr(soc.platform.toolchain, "pre_optimize_commands"):
-        bound_delay(soc.platform, clock_of(soc, "sys"), clock_of(soc, clock_domain), 1e9/max(soc.clk_freq, engine_hz))
+    check_crossings(memories, clock_domain)
+    bound_domains(soc, "sys", clock_domain, max(soc.clk_freq, engine_hz))
+    bound_memories(soc, memories, {"sys": soc.clk_freq, clock_domain: engine_hz})
     adapters = hub.targets if hub else [RoCESRAM(memory_size), *memories]
     core     = add_engine(soc, phy, name, adapters, hub, clk_freq or soc.clk_freq, parameters) if with_engine else None
     if with_slowpath:
@@ -216,7 +258,7 @@ def add_hub(soc, name, link, adapters):
     soc.add_module(name=f"{name}_memory_control", module=MemoryControl(link, hub))
     for n, adapter in enumerate(adapters):
         region = f"{name}_memory{n or ''}"
-        soc.add_module(name=region, module=link.on_far(adapter))
+        soc.add_module(name=region, module=adapter if crossings_of(adapter) else link.on_far(adapter))
         adapter.get_memories = list
         if hasattr(adapter, "bus"):
             soc.bus.add_slave(region, link.add_bus(adapter.bus), allocate(soc, region, adapter.target.size))
@@ -293,7 +335,7 @@ class RoCESoC(SoCCore):
     ms_cycles : int
         Clocks that the firmware takes for a millisecond, 10 or more; default sys_clk_freq/1000. Simulation
         gives fewer so that time-outs of a second pass quickly.
-    mac_address, ip_address, memory_size, with_engine, clock_domain, clk_freq, engine_parameters : as add_roce
+    mac_address, ip_address, memory_size, memories, with_engine, clock_domain, clk_freq, engine_parameters : as add_roce
     kwargs : further keywords of SoCCore (uart_name, ...).
 
     Its identifier ends with a fingerprint: software tells from it whether a csr.json is of the SoC that answers.
@@ -305,6 +347,7 @@ class RoCESoC(SoCCore):
         mac_address       = DEFAULT_MAC,
         ip_address        = DEFAULT_IP,
         memory_size       = 1 << 20,
+        memories          = (),
         with_engine       = True,
         clock_domain      = "sys",
         clk_freq          = None,
@@ -315,7 +358,8 @@ class RoCESoC(SoCCore):
             raise ValueError(f"ms_cycles must be 10..{(1 << 32) - 1}, not {ms_cycles!r}")
         # The same identifier is the same csr.json.
         build = fingerprint(type(self), sys_clk_freq=sys_clk_freq, phy=phy, ms_cycles=ms_cycles, memory_size=memory_size,
-            with_engine=with_engine, clock_domain=clock_domain, engine=engine_parameters, more=kwargs)
+            memories={n: repr(memory.target) for n, memory in enumerate(memories, 1)}, with_engine=with_engine,
+            clock_domain=clock_domain, engine=engine_parameters, more=kwargs)
         self.mem_map = {**self.mem_map, **MEM_MAP}
         SoCCore.__init__(self, platform, sys_clk_freq, **{**dict(
             cpu_type             = "vexriscv",
@@ -341,6 +385,7 @@ class RoCESoC(SoCCore):
             mac_address       = mac_address,
             ip_address        = ip_address,
             memory_size       = memory_size,
+            memories          = memories,
             with_engine       = with_engine,
             slow_clk_freq     = 1000*ms_cycles,
             clock_domain      = clock_domain,

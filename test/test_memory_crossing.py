@@ -210,6 +210,9 @@ def test_refused():
     for bad in (64, 500, 0):
         with pytest.raises(ValueError, match=f"from 128, not {bad}"):
             MemoryCrossing(OuterMemory(), "a", "b", read_beats=bad)
+    for bad in (0, -1e6):
+        with pytest.raises(ValueError, match=f"above 0 Hz, not {bad}"):
+            MemoryCrossing(OuterMemory(), "a", "b", far_hz=bad)
     top = Crossed()
     top.get_fragment()
     with pytest.raises(ValueError, match="before finalisation"):

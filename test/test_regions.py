@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """roce_soc/soc: where add_roce puts its regions in anybody's SoC, a second port too; what it refuses."""
 import logging
+import re
 
 import pytest
 from litex.build.sim import SimPlatform
 from litex.build.generic_platform import Pins
+from litex.gen import *
 from litex.soc.cores.cpu import CPUNone
 from litex.soc.integration.soc import SoCError, SoCRegion
 from litex.soc.integration.soc_core import SoCCore
 from litex.soc.interconnect import wishbone
+from litex_boards.platforms.xilinx_vcu118 import Platform
+from migen import *
 
 from roce_soc import abi
+from roce_soc.memory.crossing import MemoryCrossing
 from roce_soc.memory.sram import RoCESRAM
 from roce_soc.phy.model import RoCEPHYModel
 from roce_soc.soc import add_roce, allocate
@@ -89,6 +94,55 @@ def test_further_memories_and_a_shared_hub():
     with pytest.raises(ValueError, match="pass one of the two"):
         add_roce(soc, RoCEPHYModel(), name="third", hub=first.hub, memories=[RoCESRAM(1 << 15)], **small)
     soc.finalize()
+
+
+class Holder(LiteXModule):
+    """An adapter that holds a crossing."""
+    def __init__(self, crossing):
+        self.inside = crossing
+        self.target, self.write, self.get_read = crossing.target, crossing.write, crossing.get_read
+
+
+def crossed(near, far, **how):
+    return MemoryCrossing(ClockDomainsRenamer(far)(RoCESRAM(1 << 15)), near, far, **how)
+
+
+def make_bounded(memories, clock_domain="sys", clk_freq=None):
+    """{(net, net): ns} that a Vivado SoC with these memories bounds, domain clocks as `<domain>_clk`."""
+    soc = SoCCore(Platform(), 125_000_000, cpu_type="vexriscv", with_uart=False, with_timer=False, integrated_rom_size=0x1000)
+    phy = soc.phy = RoCEPHYModel()
+    phy.engine_domain = clock_domain
+    add_roce(soc, phy, memories=memories, memory_size=1 << 16, engine_parameters=dict(SMALL), clock_domain=clock_domain,
+        clk_freq=clk_freq)
+    bounds = [(net["a"].backtrace[-1][0], net["b"].backtrace[-1][0], float(re.search(r"-datapath_only (\S+)", text)[1]))
+        for text, net in soc.platform.toolchain.pre_optimize_commands]
+    return {(a.replace("_of_port", ""), b.replace("_of_port", "")): ns for a, b, ns in bounds}, len(bounds)
+
+
+def test_every_crossing_of_a_memory_is_bounded():
+    """Both ways, to a clock of the faster side, once a pair: crossings that are an adapter, held by one, behind each other."""
+    inner    = MemoryCrossing(crossed("mem", "slow", far_hz=50e6), "roce", "mem", far_hz=400e6)
+    memories = [inner, Holder(crossed("roce", "mem", far_hz=400e6)), crossed("roce", "sys")]
+    bounds, number = make_bounded(memories, "roce", 200e6)
+    wanted = {("sys_clk", "roce_clk"): 5.0, ("roce_clk", "mem_clk"): 2.5, ("mem_clk", "slow_clk"): 2.5}
+    assert bounds == {**wanted, **{(b, a): ns for (a, b), ns in wanted.items()}} and number == len(bounds)
+    assert make_bounded([RoCESRAM(1 << 15), crossed("sys", "sys")]) == ({}, 0)
+
+
+def test_a_crossing_keeps_its_clocks():
+    """A memory in `sys` behind an engine in a clock of its own stays there."""
+    memory = crossed("roce", "sys")
+    make_bounded([memory], "roce", 200e6)
+    assert memory.adapter.get_fragment().sync.keys() == {"sys"}
+
+
+@pytest.mark.parametrize("memory, text", [
+    (lambda: crossed("roce", "mem"), "far_hz of memory 2, the frequency of its clock 'mem', must be given"),
+    (lambda: Holder(crossed("roce", "mem")), "far_hz of memory 2, the frequency of its clock 'mem', must be given"),
+    (lambda: crossed("sys", "mem", far_hz=1e8), "near of memory 2 must be the engine's clock_domain, 'roce', not 'sys'")])
+def test_a_crossing_must_say_its_clocks(memory, text):
+    with pytest.raises(ValueError, match=text):
+        make_bounded([RoCESRAM(1 << 15), memory()], "roce", 200e6)
 
 
 def test_a_region_of_others_is_seen():

@@ -201,6 +201,23 @@ def test_vcu118_clocks(built):
     assert len(divide) == 2 and divide[0] == 2*divide[1]
 
 
+def test_vcu118_bounds_a_memory_in_a_clock_of_its_own(tmp_path):
+    """A second memory in the board's 125 MHz: the script bounds paths between its clock and the engine's, by nets that exist."""
+    from migen import ClockDomainsRenamer
+    from roce_soc.memory.crossing import MemoryCrossing
+    from roce_soc.memory.sram import RoCESRAM
+    from targets import common
+    from targets.vcu118 import VCU118SoC
+    memory = MemoryCrossing(ClockDomainsRenamer("init")(RoCESRAM(1 << 15)), "roce", "init", far_hz=125e6)
+    soc = VCU118SoC(memories=[memory], engine_parameters=dict(n_qps=16, n_mrs=16, n_cqs=16))
+    assert common.build(soc, "vcu118", str(tmp_path), False) == 0
+    tcl, verilog = ((tmp_path / "gateware" / f"vcu118.{suffix}").read_text() for suffix in ("tcl", "v"))
+    for first, then in (("roce_clk", "init_clk"), ("init_clk", "roce_clk")):
+        assert tcl.count(f"set_max_delay -datapath_only 4.000 -from [get_clocks -of_objects [get_nets {first}]]"
+                         f" -to [get_clocks -of_objects [get_nets {then}]]") == 1
+        assert re.search(rf'dont_touch = "true" \*\)\s+(?:wire|reg)\s+{first};', verilog)
+
+
 @on_vcu118
 def test_vcu118_bridges(built, tmp_path):
     """JTAG is a bus bridge always; with --uartbone the UART is another and the console goes over the bus."""

@@ -233,10 +233,10 @@ class MemoryCrossing(LiteXModule):
         hub ─► order of what is outstanding ─► link ─► commands, whole data, room ─► target
             ◄─ answers, or MEM_GONE          ◄─      ◄─                           ◄─
 
-    A reset of the far clock, however short: every command that is outstanding, and all that come until the far side is back, end with
-    MEM_GONE; nothing that the far side says of the old life is believed. A reset of the near clock: the target finishes what it has
-    begun, nobody is told, the new life's commands wait for that. A far clock that only stops: the hub's watchdog answers, and tells
-    what comes late by its own tags.
+    A reset of the far clock, however short: every command that is outstanding, and all that come until the far side is back,
+    end with MEM_GONE; nothing that the far side says of the old life is believed; accesses of the bus are acknowledged with
+    ones (BusCrossing). A reset of the near clock: the target finishes what it has begun, nobody is told, the new life's
+    commands wait for that. A far clock that only stops: the hub's watchdog answers, and tells what comes late by its own tags.
 
     Parameters
     ----------
@@ -244,6 +244,8 @@ class MemoryCrossing(LiteXModule):
         In the far clock, made so by the caller; answers each port in order of its commands.
     near, far : str
         Clock domains of hub and target. Equal: wires.
+    far_hz : number
+        Frequency of the far clock; add_roce needs it to bound the paths between the two, where it does not know that clock.
     read_beats : int
         Beats that a read port may have asked for: latency of the target in far clocks, for one beat a clock.
     link : ClockLink
@@ -256,26 +258,35 @@ class MemoryCrossing(LiteXModule):
     down : out, near clock
         The far side is in reset, or what was outstanding then is not answered for.
 
-    Attributes: target (capability.MemoryTarget), if the adapter has one.
+    bus : wishbone.Interface, slave
+        In the near clock; if the adapter has one.
+
+    Attributes: target (capability.MemoryTarget), if the adapter has one; near_name, far_name, far_hz.
 
     Latency: 4 to 6 clocks of the receiving side each way; a write waits until its data is whole. One beat a clock of the slower side.
     Errors : MEM_GONE as above.
     """
-    def __init__(self, target, near="sys", far="sys", *, read_beats=512, link=None):
+    def __init__(self, target, near="sys", far="sys", *, far_hz=None, read_beats=512, link=None):
         if read_beats < 2**BEATS_WIDTH or read_beats & (read_beats - 1):
             raise ValueError(f"read_beats must be a power of two from {2**BEATS_WIDTH}, not {read_beats!r}")
+        if far_hz is not None and not far_hz > 0:
+            raise ValueError(f"far_hz must be a frequency above 0 Hz, not {far_hz!r}")
         self.adapter, self.read_beats = target, read_beats
         if hasattr(target, "target"):
             self.target = target.target
         self.down = Signal()
-        self.near_name = near
+        self.near_name, self.far_name, self.far_hz = near, far, far_hz
         if near == far:
             self.write = target.write
+            if hasattr(target, "bus"):
+                self.bus = target.bus
             return
 
         # # #
 
         self.link = link or ClockLink(near, far)
+        if hasattr(target, "bus"):
+            self.bus = self.link.add_bus(target.bus)
         self.write = MemoryWritePort()
         streams = [self._stream(layout, to_far) for layout, to_far in (
             (memory_command_description(), True), (memory_wdata_description(), True), (memory_wack_description(), False))]
