@@ -10,6 +10,8 @@ from litex.soc.interconnect import stream, wishbone
 
 from roce_soc.bounds import counted
 
+PATIENCE = 1023     # clocks that a bus access waits for a side in reset: far more than the link's own handshake needs.
+
 
 # FrameEnd -----------------------------------------------------------------------------------------
 
@@ -140,7 +142,8 @@ class BusCrossing(LiteXModule):
 
     Latency: the slave's and 4 to 6 clocks of each side; one access at a time.
     Errors : an access under way at a reset of the far side is acknowledged with ones and may or may not have been made;
-        its master, reset or gone, never sees the acknowledge of an older access.
+        while such a reset lasts, beyond PATIENCE clocks, each is acknowledged with ones and not made: the bus goes on.
+        Its master, reset or gone, never sees the acknowledge of an older access.
     """
     def __init__(self, link, slave):
         self.bus = bus = wishbone.Interface(data_width=len(slave.dat_w), address_width=32, addressing="word")
@@ -153,6 +156,14 @@ class BusCrossing(LiteXModule):
 
         # Near side.
         gone, held = Signal(), Signal()
+        # Not of the domain that the link clears: a reset of the other side is what it measures.
+        stopped, refused = Signal(max=PATIENCE + 1), Signal()
+        sync  = getattr(self.sync, link.near.domain)
+        sync += [
+            If(~link.near.stop, stopped.eq(0)).Elif(stopped != PATIENCE, stopped.eq(stopped + 1)),
+            # A clock behind the access: LiteX's decoder hands on nothing earlier.
+            refused.eq(bus.cyc & bus.stb & (stopped == PATIENCE) & ~refused),
+        ]
         self.comb += [
             [getattr(request_in, n).eq(getattr(bus, n)) for n, _ in fields],
             held.eq(bus.cyc & bus.stb & ~gone),
@@ -161,7 +172,11 @@ class BusCrossing(LiteXModule):
         near = FSM(reset_state="IDLE")
         near.act("IDLE",
             NextValue(gone, 0),
-            request_in.valid.eq(bus.cyc & bus.stb),
+            request_in.valid.eq(bus.cyc & bus.stb & ~refused),
+            If(refused,
+                bus.dat_r.eq(2**len(bus.dat_r) - 1),
+                bus.ack.eq(bus.cyc & bus.stb),
+            ),
             If(request_in.valid & request_in.ready, NextState("WAIT"))
         )
         near.act("WAIT",

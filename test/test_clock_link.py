@@ -194,6 +194,26 @@ def test_a_bell_rings_behind_the_writes_before_it(so, ratio, seed):
         assert bench.access(word) == value and bench.ask(n % 16) == n % 16*3
 
 
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_a_bus_beside_a_long_reset_goes_on(so, ratio, seed):
+    """While the far side is in reset each access has its acknowledge, with ones, and is not made; then all works again."""
+    bench = Bench(so, seed, ratio)
+    bench.access(3, 0x1111)
+    bench.sim.hold("roce")
+    bench.access(3)
+    for _ in range(3):
+        bench.start(3)
+        assert not bench.sim.peek("bus_ack"), "LiteX's decoder hands on no acknowledge of an access' first clock"
+        bench.watch(2000, until_idle=True)
+        assert bench.answer == 0xffff_ffff
+        bench.access(3, 0x2222)
+    bench.sim.hold("roce", False)
+    bench.open()
+    # The reset has cleared the count; none of the writes meanwhile is in it.
+    assert bench.access(14, 5) is not None and bench.sim.peek("writes") == 1
+    assert bench.access(14) == 5
+
+
 @pytest.mark.parametrize("side", ["sys", "roce", "both"])
 @pytest.mark.parametrize("ratio", RATIOS)
 def test_resets_at_any_moment(so, ratio, side, seed):
