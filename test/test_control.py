@@ -12,7 +12,7 @@ from roce_soc import abi, verbs
 from roce_soc.tree import TREE
 from software.control import roce_info
 from software.control.bus import WordBus
-from software.control.roce import Bus, CommandError, RoCE
+from software.control.roce import MR, Bus, CommandError, RoCE
 
 
 class Device(Bus):
@@ -185,6 +185,36 @@ def test_ranges_outside_of_memory(roce, va, length, addr):
     with pytest.raises(ValueError, match="must lie within"):
         roce.reg_mr(va, length, addr=addr)
     roce.reg_mr((1 << 64) - 64, 64, addr=(1 << 20) - 64)
+
+
+def test_memories_of_a_soc(tmp_path):
+    """Target n is region roce_memory<n>: its size, its bytes; a region object goes to its own target."""
+    path = tmp_path / "csr.json"
+    path.write_text(json.dumps({"csr_registers": {}, "constants": {},
+        "memories": {"roce_memory": {"base": 0x1000, "size": 64}, "roce_memory1": {"base": 0x2000, "size": 32}}}))
+    bus = Words(path)
+    assert [bus.memory_size(n) for n in range(3)] == [64, 32, None]
+    for target in (0, 1):
+        mr = MR(SimpleNamespace(bus=bus), 1, 1, 0x700, 16, 8, 1, 1, target)
+        mr.write(bytes(range(16)))
+        assert bus.words == {0x1008 + 0x1000*target + 4*n: 0x03020100 + 0x04040404*n for n in range(4)}
+        assert mr.read() == bytes(range(16)) and mr.read(0x704, 2) == b"\4\5"
+        bus.words.clear()
+    with pytest.raises(KeyError, match="no memory 'roce_memory2'"):
+        bus.read_memory(0, 4, 2)
+
+
+class Words(WordBus):
+    """A bus that keeps what is written."""
+    def __init__(self, path):
+        super().__init__(path)
+        self.words = {}
+
+    def read_words(self, address, count):
+        return [self.words.get(address + 4*i, 0) for i in range(count)]
+
+    def write_words(self, address, words):
+        self.words.update({address + 4*i: word for i, word in enumerate(words)})
 
 
 # roce_info ----------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def test_a_crossing_keeps_its_clocks():
     """A memory in `sys` behind an engine in a clock of its own stays there."""
     memory = crossed("roce", "sys")
     make_bounded([memory], "roce", 200e6)
-    assert memory.adapter.get_fragment().sync.keys() == {"sys"}
+    assert {"sys", "roce"} <= memory.get_fragment().sync.keys()
 
 
 @pytest.mark.parametrize("memory, text", [

@@ -37,7 +37,7 @@ class RegisterMap:
 class WordBus(Bus):
     """Registers by name and memory by byte on top of word accesses.
 
-    Memory addresses are the engine's (target 0): offset 0 is the first byte of region `roce_memory`.
+    Memory addresses are the engine's: offset 0 is the first byte of region `roce_memory`, of target n `roce_memory<n>`.
     """
     def __init__(self, csr_json: RegisterMap | str | PathLike[str]) -> None:
         self.map = csr_json if isinstance(csr_json, RegisterMap) else RegisterMap(csr_json)
@@ -96,14 +96,14 @@ class WordBus(Bus):
             data += self.read_words(first + len(data) + tail - 4, 1)[0].to_bytes(4, "little")[4 - tail:]
         self.write_words(first, [int.from_bytes(data[i:i + 4], "little") for i in range(0, len(data), 4)])
 
-    def read_memory(self, addr: int, length: int) -> bytes:
-        return self.read_bytes(self.region("roce_memory") + addr, length)
+    def read_memory(self, addr: int, length: int, target: int = 0) -> bytes:
+        return self.read_bytes(self.region(f"roce_memory{target or ''}") + addr, length)
 
-    def write_memory(self, addr: int, data: bytes) -> None:
-        self.write_bytes(self.region("roce_memory") + addr, data)
+    def write_memory(self, addr: int, data: bytes, target: int = 0) -> None:
+        self.write_bytes(self.region(f"roce_memory{target or ''}") + addr, data)
 
     def memory_size(self, target: int) -> int | None:
-        return self.map.memories["roce_memory"][1] if target == 0 and "roce_memory" in self.map.memories else None
+        return self.map.memories.get(f"roce_memory{target or ''}", (None, None))[1]
 
     def flush(self) -> None:
         """A read behind the writes: all of a client go the same way."""

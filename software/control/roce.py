@@ -34,9 +34,12 @@ class CommandError(RuntimeError):
 # Objects ------------------------------------------------------------------------------------------
 
 class MR:
-    """Registered memory of `length` bytes: `va` as work requests name it, `addr` where it lies, `key` both lkey and rkey."""
-    def __init__(self, roce: RoCE, index: int, variant: int, va: int, length: int, addr: int, access: int, pd: int) -> None:
-        self.roce, self.index, self.variant = roce, index, variant
+    """Registered memory of `length` bytes: `va` as work requests name it, `addr` where it lies in memory `target`, `key` both
+    lkey and rkey."""
+    def __init__(self, roce: RoCE, index: int, variant: int, va: int, length: int, addr: int, access: int, pd: int,
+                 target: int = 0) -> None:
+        self.roce, self.index, self.variant, self.target = roce, index, variant, target
+        self._where = (target,) if target else ()
         self.va, self.length, self.addr, self.access, self.pd = va, length, addr, access, pd
 
     @property
@@ -49,11 +52,11 @@ class MR:
     def read(self, va: int | None = None, length: int | None = None) -> bytes:
         """`length` bytes of the region from `va` on; by default those of the region."""
         va = self.va if va is None else va
-        return self.roce.bus.read_memory(self.addr + va - self.va, self.length if length is None else length)
+        return self.roce.bus.read_memory(self.addr + va - self.va, self.length if length is None else length, *self._where)
 
     def write(self, data: bytes, va: int | None = None) -> None:
         """Puts bytes at `va`."""
-        self.roce.bus.write_memory(self.addr + (self.va if va is None else va) - self.va, data)
+        self.roce.bus.write_memory(self.addr + (self.va if va is None else va) - self.va, data, *self._where)
 
     def invalidate(self) -> None:
         """The key grants nothing from here on."""
@@ -328,7 +331,7 @@ class RoCE:
                 raise ValueError(f"{name} and length must lie within 0..{end:#x}, not {start:#x} and {length:#x}")
         with self._claim("mr", index) as index:
             variant = self._lives["mr", index] % 255 + 1 if variant is None else variant
-            mr      = MR(self, index, variant, va, length, addr, access, pd)
+            mr      = MR(self, index, variant, va, length, addr, access, pd, target)
             self.command(abi.CMD_WRITE_MR, abi.pack_args(abi.MR_ARGS, index=index, variant=variant, access=access, target=target, pd=pd,
                 va=va, length=length, addr=addr))
         return mr

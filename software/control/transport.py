@@ -7,7 +7,10 @@ from roce_soc import abi
 
 
 class Bus:
-    """What RoCE needs of a transport; registers, memory and doorbell are each transport's own."""
+    """What RoCE needs of a transport; registers, memory and doorbell are each transport's own.
+
+    Transports that reach memories beyond target 0 take their number as a last argument of read_memory and write_memory.
+    """
     def read_register(self, name: str) -> int:
         """A register by its csr.json name."""
         raise NotImplementedError
