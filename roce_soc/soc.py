@@ -193,6 +193,8 @@ def add_roce(soc, phy, *,
         raise ValueError("with_engine and with_slowpath are both False: nothing would take the port's frames")
     if hub is not None and memories:
         raise ValueError("memories belong to the port whose hub is given: pass one of the two")
+    if memories and not with_engine:
+        raise ValueError(f"memories are the engine's: with_engine is False, memories are {len(memories)}")
     if phy.engine_domain != clock_domain:
         raise ValueError(f"clock_domain must be the PHY's, {phy.engine_domain!r}, not {clock_domain!r}")
     parameters = {"clock_domain": clock_domain, **(engine_parameters or {})}

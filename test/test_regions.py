@@ -174,7 +174,8 @@ def test_a_soc_says_which_build_it_is():
     (dict(ip_address=0x0a000001), "not 167772161"), (dict(mac_address="02:00:00:00:00:01"), "number.*not '02:00:00:00:00:01'"),
     (dict(mac_address=0), "not 0x0"), (dict(mac_address=1 << 48), "0xffffffffffff.*not 0x1000000000000"),
     (dict(mac_address=0x0100_0000_0001), "group bit.*not 0x10000000001"), (dict(clk_freq=1000), "10000000..500000000 Hz, not 1000"),
-    (dict(clk_freq=1e9), "not 1000000000"), (dict(memory_size=100), "power of two.*not 100")])
+    (dict(clk_freq=1e9), "not 1000000000"), (dict(memory_size=100), "power of two.*not 100"),
+    (dict(memories=[None], with_engine=False), "with_engine is False, memories are 1")])
 def test_refused(arguments, text):
     soc = SoCCore(SimPlatform("SIM", io=[("sys_clk", 0, Pins(1))]), 250_000_000, cpu_type="vexriscv", integrated_rom_size=0x1000,
         with_uart=False, with_timer=False)
