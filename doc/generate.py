@@ -92,7 +92,7 @@ def counters():
 def sources():
     """Numbers of the parts that write refusal lines."""
     call = next(n for n in _core() if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "RoCEMonitor")
-    return table(("source", "part"), [(i, key.value) for i, key in enumerate(call.args[0].keys)])
+    return table(("source", "part"), [(i, key.value) for i, key in enumerate(call.args[0].keys) if key])
 
 
 TABLES = {

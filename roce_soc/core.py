@@ -259,7 +259,7 @@ class RoCECore(LiteXModule):
             "cq":        (cq.refusal, ("QUEUE",)),
             "doorbell":  (doorbells.refusal, ("QUEUE",)),
             "walker":    (send.walker.refusal, ("REQUESTER", "COMPLETER", "QUEUE")),
-            "context":   (context.refusal, ("QUEUE",)),
+            **({"context": (context.refusal, ("CONTEXT",))} if parity else {}),
         }, self._traffic(), link)
         self.comb += [
             scanner.tick_cycles.eq(time.cycles),

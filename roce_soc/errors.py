@@ -26,7 +26,7 @@ ERROR_ROWS = 1 << ROW_WIDTH
 class ErrorRow:
     """One way to fail.
 
-    `stage` checks it: RECEIVE, RESPONDER, REQUESTER, COMPLETER or QUEUE. `wire` is the answer: DROP
+    `stage` checks it: RECEIVE, RESPONDER, REQUESTER, COMPLETER, QUEUE or CONTEXT. `wire` is the answer: DROP
     (packet discarded, nothing sent), NAK or RNR (with `syndrome`; RNR takes the QP's timer code in
     its low five bits), NONE (no refusal on the wire: see `condition`). `local_status` is the status
     of the own work request that fails (RESPONDER: the receive in use, if one is), `peer_status` that
@@ -49,8 +49,8 @@ class ErrorRow:
     event        : int | None
     access       : bool
 
-STAGES   = ("RECEIVE", "RESPONDER", "REQUESTER", "COMPLETER", "QUEUE")
-_PREFIX  = {"RECEIVE": "rx", "RESPONDER": "resp", "REQUESTER": "req", "COMPLETER": "comp", "QUEUE": "queue"}
+STAGES   = ("RECEIVE", "RESPONDER", "REQUESTER", "COMPLETER", "QUEUE", "CONTEXT")
+_PREFIX  = {"RECEIVE": "rx", "RESPONDER": "resp", "REQUESTER": "req", "COMPLETER": "comp", "QUEUE": "queue", "CONTEXT": "context"}
 
 def _row(index, name, stage, condition, clause, wire, syndrome=None, local=None, peer=None, effect="NONE", event=None, access=False):
     return ErrorRow(index, name, stage, condition, clause, wire, syndrome, local, peer, effect,
@@ -170,10 +170,11 @@ _ROWS = (
     _row(61, "CQ_OVERFLOW", "QUEUE", "completion for a full CQ: not written, event CQ_ERR", "10.2", "NONE", effect="ERR",
          event=EVENT_CQ_ERR),
     _row(62, "FLUSH", "QUEUE", "work request of a QP in ERR", "10.3.1", "NONE", local=WC_WR_FLUSH_ERR),
-    _row(72, "ROW_PARITY", "QUEUE", "connection row read otherwise than it was written (builds with parity)", "-", "NONE",
-         effect="ERR", event=EVENT_QP_FATAL),
     _row(63, "DOORBELL", "QUEUE", "doorbell for a queue that does not exist, from another's page, or beyond its ring",
          "10.2", "NONE"),
+    # Connection rows.
+    _row(72, "ROW_PARITY", "CONTEXT", "connection row read otherwise than it was written (builds with parity)", "-", "NONE",
+         effect="ERR", event=EVENT_QP_FATAL),
 )
 
 ERRORS   = {row.name: row for row in _ROWS}

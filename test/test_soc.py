@@ -3,7 +3,6 @@
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -138,10 +137,6 @@ def test_registers_by_name_over_litex_server(pair):
         before = bus.read_register("phy_rx_frames_count")
         pair.transfer("WRITE", "peer", 5000)
         assert bus.read_register("phy_rx_frames_count") >= before + 5
-        began = time.perf_counter()
-        for _ in range(50):
-            bus.read_register("phy_status")
-        assert (time.perf_counter() - began)/50 < 0.010
         bus.close()
     finally:
         server.kill()

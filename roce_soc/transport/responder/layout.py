@@ -110,8 +110,8 @@ def row(name):
     return ERRORS[name].index
 
 def is_fatal(index):
-    """Expression: the row puts the QP into ERR."""
-    rows = [r.index for r in BY_INDEX.values() if r.qp_effect == "ERR"]
+    """Expression: the row, one of the responder's, puts the QP into ERR."""
+    rows = [r.index for r in BY_INDEX.values() if r.qp_effect == "ERR" and r.stage == "RESPONDER"]
     return sum_or(index == n for n in rows)
 
 def sum_or(terms):
