@@ -3,10 +3,14 @@
 import functools
 import re
 
+from migen import bits_for
+
 from roce_soc.queue.cq import queue_layout
 from roce_soc.queue.sq_layout import cursor_layout
 from roce_soc.transport.reply.rows import ROW_LAYOUT
-from roce_soc.transport.requester.state import requester_layout
+from roce_soc.transport.requester.state import GENERATION_WIDTH, missed_layout, requester_layout
+from roce_soc.transport.responder.entry import PARK_DEPTH, PARK_QP
+from roce_soc.transport.responder.execute import DEFERRED
 from sim.engine import Bench
 
 # Memories that are not compared: (path, why).
@@ -14,7 +18,7 @@ EXCEPTIONS = (
     (r"\.monitor\.", "counters and refusals of the whole port, not of a QP"),
     (r"\.rq\.tag_info\.", "by read tag, written before each read"),
     (r"\.items\.table\.", "by QP, guarded by the flag that it waits"),
-    (r"\.entry\.links\.", "by parking place, written when a packet is put behind another"),
+    (r"\.(entry|deferred)\.links\.", "by place, written when something is put behind another"),
     (r"\.turnaround\.|\.transmit\.|\.encoder\.|\.fetcher\.|\.placer\.|\.buffer\.(links|sizes)",
         "by place of a queue, guarded by its level"),
 )
@@ -24,7 +28,11 @@ FIELDS = (
     (r"\.state\.requester\.",  requester_layout(), ("epoch", "life"), "count restarts of the prefetch and RESETs"),
     (r"\.cq\.rows\.",         queue_layout(),     ("life",), "counts how often a queue was written"),
     (r"\.reply\.rows\.",      ROW_LAYOUT,         ("life",), "counts control operations and failures"),
-    (r"\.entry\.lists\.",      [("parked", 1), ("ends", 12), ("count", 6)], ("ends",), "mean nothing while none is parked"),
+    (r"\.entry\.lists\.",      [("parked", 1), ("ends", 2*bits_for(PARK_DEPTH - 1)), ("count", bits_for(PARK_QP))], ("ends",),
+        "mean nothing while none is parked"),
+    (r"\.deferred\.lists\.",   [("ends", 2*bits_for(DEFERRED - 1))], ("ends",), "mean nothing while none waits for a page"),
+    (r"\.state\.missed\.",     missed_layout(), [name for name, _ in missed_layout() if name != "valid"], "of a miss that is over"),
+    (r"\.state\.missing\.",    [("valid", 1), ("generation", GENERATION_WIDTH)], ("generation",), "of a miss that is over"),
 )
 # Flags that are the difference of two tables with one writer each.
 PAIRS = (("up", "down"), ("pushed", "popped"))
