@@ -200,7 +200,7 @@ class RoCECore(LiteXModule):
             command.drained.eq(send.walker.is_drained(command.qpi)),
             cq.event.connect(eq.get_port()),
             responder.cqe.connect(cq.get_port(responder.cqes_held)),
-            # The first port's.
+            # Client 0 of `cq.outcome` is the responder: its get_port below is the first.
             responder.outcome.valid.eq(cq.outcome.valid & (cq.outcome.client == 0)),
             responder.outcome.lost.eq(cq.outcome.lost),
             send.walker.cqe.connect(cq.get_port(send.walker.buffer.source.valid)),

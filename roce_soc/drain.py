@@ -32,7 +32,7 @@ class Drain(LiteXModule):
     done : out
         With `wait`: all that had begun before has ended.
 
-    Latency: 2 clocks a phase when nothing is under way.
+    Latency: 1 clock a phase when nothing is under way.
     Errors : none; a count that leaves its width is a bound.
     """
     def __init__(self, lines, width=12):

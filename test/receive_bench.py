@@ -91,6 +91,7 @@ class Bench:
         self.sim.poke("keep", keep)
         self.fetch.send(slot=record.slot, discard=0)
         self.sim.until(self.data, 1)
+        self.sim.step()                 # its last chunk comes back behind its last beat.
         return self.data.recv().data[record.offset:record.offset + record.length]
 
 

@@ -9,7 +9,6 @@ from litex.gen import *
 from litex.soc.interconnect import stream
 
 from roce_soc.bounds import Bound, counted
-from roce_soc.common import QPI_WIDTH
 from roce_soc.table import InitWalker, KickQueue, Table, clocked_port, kick_description
 
 PATIENCE = 1024     # clocks after which the oldest QP asks again without having been woken.
@@ -112,7 +111,7 @@ class Deferred(LiteXModule):
     held : out
         Sum of what the records weigh.
 
-    Latency: wake to source 4 clocks, passed to the QP's next record 6; a record every 3.
+    Latency: wake to source 3 clocks, passed to the QP's next record 5; a record every 3.
     Errors : none; a record without a place is a bound.
     """
     def __init__(self, layout, n_qps, depth, weigh=lambda record: 0):
@@ -192,7 +191,8 @@ class Deferred(LiteXModule):
                 lists.row.head.eq(links.read(second.head)),
                 lists.row.tail.eq(second.tail),
             ),
-            # The first record of a list has missed, or came while the last of those before it was passing.
+            # To `misses`: what missed again, and the first record of a list if it missed. To `nexts`: the rest of a list, and a
+            # first record whose list was emptied between `waits` and here.
             misses.wake.eq(self.wake),
             misses.urgent.valid.eq(second.missed | (second.append & ~second.waits & second.miss)),
             nexts.urgent.valid.eq((second.passed & more) | (second.append & ~second.waits & ~second.miss)),

@@ -11,7 +11,7 @@ from litex.soc.interconnect import stream
 from roce_soc.arbiter import Turns
 from roce_soc.bounds import counted
 from roce_soc.common import (
-    DATA_BYTES, DATA_WIDTH, IN_FLIGHT, MEM_ERR_WIDTH, PAGE_BYTES, QPI_WIDTH, TAG_WIDTH, TARGET_WIDTH,
+    DATA_BYTES, DATA_WIDTH, IN_FLIGHT, MEM_ERR_WIDTH, PAGE_BYTES, QPI_WIDTH, TAG_WIDTH,
     memory_command_description, place_description, place_done_description, where_description)
 from roce_soc.memory.port import MemoryWritePort
 from roce_soc.table import BypassFIFO

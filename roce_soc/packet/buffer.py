@@ -222,7 +222,8 @@ class PacketBuffer(LiteXModule):
         step_chunk_ends                   = Signal()
         use_drop                          = Signal()
         next_slot                         = Signal(chunk_bits)
-        room_out, freed                   = Signal(), Signal()
+        room_out                          = Signal()
+        freed                             = Record([("valid", 1), ("chunk", chunk_bits)])
         # Beats under way; `ends`: the last one of `chunk`.
         self.output = output              = BypassFIFO([("data", dw), ("chunk", chunk_bits), ("ends", 1)], 16, frames=True)
         beat_out                          = output.source
@@ -231,18 +232,20 @@ class PacketBuffer(LiteXModule):
             next_slot.eq(Mux(use_drop, drops.source.slot, self.fetch.slot)),
             size_read.adr.eq(next_slot),
             link_read.adr.eq(job_chunk),
-            freed.eq(beat_out.valid & beat_out.ready & beat_out.ends & ~self.keep),
-            step.eq(job_valid & Mux(job_discard, ~freed, room_out)),
+            step.eq(job_valid & Mux(job_discard, ~freed.valid, room_out)),
             # A discard frees a chunk each clock, a fetch reads a beat.
             job_last.eq(Mux(job_discard, job_left <= CHUNK_BEATS, job_left == 1)),
             step_chunk_ends.eq(job_discard | (job_lane == CHUNK_BEATS - 1) | job_last),
             load.eq(~job_valid | (step & job_last)),
             drops.source.ready.eq(load),
             self.fetch.ready.eq(load & ~use_drop),
-            release.valid.eq(freed | (step & job_discard)),
-            release.chunk.eq(Mux(freed, beat_out.chunk, job_chunk)),
+            release.valid.eq(freed.valid | (step & job_discard)),
+            release.chunk.eq(Mux(freed.valid, freed.chunk, job_chunk)),
         ]
         self.sync += [
+            # A clock behind the beat: `data.ready` goes no further.
+            freed.valid.eq(beat_out.valid & beat_out.ready & beat_out.ends & ~self.keep),
+            freed.chunk.eq(beat_out.chunk),
             If(step,
                 job_first.eq(0),
                 job_left.eq(job_left - Mux(job_discard, CHUNK_BEATS, 1)),

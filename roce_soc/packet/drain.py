@@ -31,7 +31,7 @@ class ReceiveDrain(LiteXModule):
     ---------
     ctl : ctl_description(), in; ctl_done : pulse, out
 
-    Latency: 8 clocks when nothing is under way.
+    Latency: 2 clocks when nothing is under way.
     Errors : none.
     """
     def __init__(self, head, verdict, stored, records):

@@ -10,7 +10,7 @@ of ones after a register of ones give ICRC_SEED at the IP header. Behind the end
 what these do to the register is known, since the end is always 2 modulo 4.
 """
 from functools import reduce
-from operator import and_, or_, xor
+from operator import or_, xor
 
 from migen import *
 

@@ -13,7 +13,7 @@ from roce_soc import abi
 from roce_soc.arbiter import Turns
 from roce_soc.bounds import Bound, counted
 from roce_soc.common import (
-    DATA_BYTES, DEFAULT_QPS, MEMORY_CQE, PAGE_WIDTH, QPI_WIDTH, TARGET_WIDTH, cqe_description, ctl_description, doorbell_description,
+    DATA_BYTES, DEFAULT_QPS, MEMORY_CQE, PAGE_WIDTH, TARGET_WIDTH, cqe_description, ctl_description, doorbell_description,
     event_description, memory_command_description, memory_wack_description, memory_wdata_description, refusal_description,
     ring_write_description)
 from roce_soc.errors import ERRORS

@@ -13,10 +13,10 @@ from roce_soc.bounds import counted
 from roce_soc.common import (
     IN_FLIGHT, ctl_description, place_description, place_done_description, refusal_description, rx_packet_description)
 from roce_soc.errors import index_of
+from roce_soc.memory.deferred import Deferred
 from roce_soc.packet.buffer import chunks_of
 from roce_soc.table import kick_description
 from roce_soc.transport.completer.decide import WORKS, CompleterDecide, work_layout
-from roce_soc.memory.deferred import Deferred
 from roce_soc.transport.requester.state import ITEM_ERROR, TIME_WIDTH, item_description
 
 PLACES   = IN_FLIGHT   # place records under way.
@@ -55,7 +55,7 @@ class RoCECompleter(LiteXModule):
     item : item_description(), out             refusal : refusal_description(), out
     seek : kick_description(), in              now : in, ticks
 
-    Latency: response to place record 10 clocks (READ data: plus the key check); done to item 1 clock.
+    Latency: response to place record 8 clocks (READ data: plus the key check); done to item none.
     Errors : those of CompleterRules; RESPONSE_MEMORY (local key, or memory refused the data).
     """
     def __init__(self, context, state, mr_port, n_chunks=512):

@@ -79,7 +79,6 @@ class CompleterDecide(LiteXModule):
     Errors : see CompleterRules; BUFFER_FULL for a response that is dropped.
     """
     def __init__(self, context, state, put_off):
-        bits = state.bits
         # Stream Endpoints.
         self.response = stream.Endpoint(rx_packet_description())
         self.scan     = stream.Endpoint(kick_description())
@@ -119,7 +118,7 @@ class CompleterDecide(LiteXModule):
         self.add_distances()
         self.add_read()
         self.add_rules()
-        self.add_write(bits)
+        self.add_write()
 
     def add_take(self):
         """C0: control, then timer visits, the requester's questions, then responses; not while the QP is in the pipeline."""
@@ -236,7 +235,7 @@ class CompleterDecide(LiteXModule):
 
     def add_read(self):
         """C3: the place in the READ's data, what is left of it; whether a time is over."""
-        c3, packet = self.c3, self.stages[3]
+        c3 = self.c3
         fields = [
             ("ghost", 1), ("beyond", 1), ("at_read", 1), ("expected", 24), ("as_expected", 1), ("at_first", 1),
             ("at_last", 1), ("offset", 32), ("left", 32), ("pmtu_bytes", 13), ("expired", 1), ("rnr_over", 1)]
@@ -267,7 +266,7 @@ class CompleterDecide(LiteXModule):
         self.comb += [getattr(a, n).eq(getattr(rules.verdict, n)) for n, *_ in rules.verdict.layout]
         self.comb += [getattr(a, n).eq(getattr(self.c4, n)) for n, _ in layout]
 
-    def add_write(self, bits):
+    def add_write(self):
         """C5: row, READ head, work, key check, refusal."""
         c5, packet, state = self.c5, self.stages[5], self.state
         work, check = self.works.sink, self.checks.sink

@@ -163,7 +163,7 @@ class CompleterRules(LiteXModule):
 
     def row_rules(self, c, visit, now):
         """The response in the QP's present state: counters, waits, and what the walker is told."""
-        v = self.verdict
+        verdict = self.verdict
         retries, rnrs = Signal(3), Signal(3)
         again = Signal()
         self.comb += [
@@ -174,77 +174,77 @@ class CompleterRules(LiteXModule):
         ]
 
         def fail(name):
-            return [v.error.eq(index_of(name)), v.action.eq(ITEM_ERROR), v.row_dead.eq(1)]
+            return [verdict.error.eq(index_of(name)), verdict.action.eq(ITEM_ERROR), verdict.row_dead.eq(1)]
 
         return [
-            If(self.advance | self.retry | self.rnr | self.fail, v.row_una.eq(self.una)),
-            v.error.eq(Mux((visit.kind == RESPONSE) & visit.drop, index_of("BUFFER_FULL"), self.reason)),
-            v.place.eq(self.place),
-            If(self.place & c.at_last, v.row_read_head.eq(c.read_head + 1)),
+            If(self.advance | self.retry | self.rnr | self.fail, verdict.row_una.eq(self.una)),
+            verdict.error.eq(Mux((visit.kind == RESPONSE) & visit.drop, index_of("BUFFER_FULL"), self.reason)),
+            verdict.place.eq(self.place),
+            If(self.place & c.at_last, verdict.row_read_head.eq(c.read_head + 1)),
             If(self.moved,
-                v.row_retry_left.eq(c.retry_cnt),
-                v.row_rnr_left.eq(c.rnr_retry),
-                v.row_gap.eq(0),
-                v.row_last_progress.eq(now),
-                If(self.una == c.sent_high, v.row_restart.eq(0)),
+                verdict.row_retry_left.eq(c.retry_cnt),
+                verdict.row_rnr_left.eq(c.rnr_retry),
+                verdict.row_gap.eq(0),
+                verdict.row_last_progress.eq(now),
+                If(self.una == c.sent_high, verdict.row_restart.eq(0)),
             ),
-            v.action.eq(ITEM_NONE),
+            verdict.action.eq(ITEM_NONE),
             If(self.fail,
-                v.action.eq(ITEM_ERROR),
-                v.row_dead.eq(1),
+                verdict.action.eq(ITEM_ERROR),
+                verdict.row_dead.eq(1),
             ).Elif(again,
                 If(retries == 0,
                     *fail("RETRY_EXCEEDED"),
                 ).Else(
-                    v.action.eq(ITEM_REWIND),
-                    v.row_waiting.eq(0),
-                    v.row_retry_left.eq(retries - 1),
-                    v.row_gap.eq(~self.timer),
-                    v.row_restart.eq(1),
-                    v.row_last_progress.eq(now),
+                    verdict.action.eq(ITEM_REWIND),
+                    verdict.row_waiting.eq(0),
+                    verdict.row_retry_left.eq(retries - 1),
+                    verdict.row_gap.eq(~self.timer),
+                    verdict.row_restart.eq(1),
+                    verdict.row_last_progress.eq(now),
                 )
             ).Elif(self.rnr & (self.moved | ~c.waiting),
                 If(rnrs == 0,
                     *fail("RNR_EXCEEDED"),
                 ).Else(
-                    v.action.eq(ITEM_PAUSE),
-                    If(c.rnr_retry != RNR_RETRY_INFINITE, v.row_rnr_left.eq(rnrs - 1)),
-                    v.row_waiting.eq(1),
-                    v.row_rnr_until.eq(now + c.rnr_ticks),
+                    verdict.action.eq(ITEM_PAUSE),
+                    If(c.rnr_retry != RNR_RETRY_INFINITE, verdict.row_rnr_left.eq(rnrs - 1)),
+                    verdict.row_waiting.eq(1),
+                    verdict.row_rnr_until.eq(now + c.rnr_ticks),
                 )
             ).Elif(self.resume | (self.moved & c.waiting),
-                v.action.eq(ITEM_REWIND),
-                v.row_waiting.eq(0),
-                v.row_restart.eq(1),
-                v.row_last_progress.eq(now),
+                verdict.action.eq(ITEM_REWIND),
+                verdict.row_waiting.eq(0),
+                verdict.row_restart.eq(1),
+                verdict.row_last_progress.eq(now),
             ).Elif(self.seek,
-                v.action.eq(ITEM_SEEK),
+                verdict.action.eq(ITEM_SEEK),
             ),
-            If((v.action == ITEM_REWIND) | (v.action == ITEM_PAUSE),
-                v.row_rewinding.eq(1), v.row_rewind_from.eq(c.generation),
+            If((verdict.action == ITEM_REWIND) | (verdict.action == ITEM_PAUSE),
+                verdict.row_rewinding.eq(1), verdict.row_rewind_from.eq(c.generation),
             ),
-            v.tell.eq(self.moved | (v.action != ITEM_NONE)),
-            v.write.eq(v.tell | self.place),
+            verdict.tell.eq(self.moved | (verdict.action != ITEM_NONE)),
+            verdict.write.eq(verdict.tell | self.place),
             If(visit.kind == CTL,
-                v.write.eq((visit.op == CTL_START) | (visit.op == CTL_ERR) | (visit.op == CTL_RESET)),
-                v.tell.eq(1),
-                v.action.eq(ITEM_CTL),
+                verdict.write.eq((visit.op == CTL_START) | (visit.op == CTL_ERR) | (visit.op == CTL_RESET)),
+                verdict.tell.eq(1),
+                verdict.action.eq(ITEM_CTL),
                 Case(visit.op, {
                     CTL_START : [
-                        v.action.eq(ITEM_START),
-                        v.row_una.eq(visit.ctl_psn),
-                        v.row_retry_left.eq(c.retry_cnt),
-                        v.row_rnr_left.eq(c.rnr_retry),
-                        [getattr(v, f"row_{n}").eq(0) for n in ("gap", "restart", "waiting", "dead", "rewinding")],
-                        v.row_last_progress.eq(now),
+                        verdict.action.eq(ITEM_START),
+                        verdict.row_una.eq(visit.ctl_psn),
+                        verdict.row_retry_left.eq(c.retry_cnt),
+                        verdict.row_rnr_left.eq(c.rnr_retry),
+                        [getattr(verdict, f"row_{n}").eq(0) for n in ("gap", "restart", "waiting", "dead", "rewinding")],
+                        verdict.row_last_progress.eq(now),
                     ],
                     CTL_ERR : [
-                        v.action.eq(ITEM_FLUSH),
-                        v.row_dead.eq(1),
+                        verdict.action.eq(ITEM_FLUSH),
+                        verdict.row_dead.eq(1),
                     ],
                     CTL_RESET : [
-                        v.action.eq(ITEM_RESET),
-                        [getattr(v, f"row_{n}").eq(0) for n, _ in completer_layout()],
+                        verdict.action.eq(ITEM_RESET),
+                        [getattr(verdict, f"row_{n}").eq(0) for n, _ in completer_layout()],
                     ],
                     "default" : [],
                 })

@@ -227,7 +227,7 @@ class RoCEReply(LiteXModule):
 
     def _add_packet(self, entry):
         """The READ that a packet is made of: accepted or loaded just now, or under way; and the next to load."""
-        old, new, op, ring = self.old, self.new, self.op, self.ring
+        old, op, ring = self.old, self.op, self.ring
         self.emit  = Signal()
         self.cur   = cur = Record(READ_LAYOUT + [("first", 1), ("last", 1), ("turning", 1)])
         self.size, self.last, self.waiting = Signal(13), cur.last, Signal()

@@ -13,9 +13,9 @@ from roce_soc.common import (
     IN_FLIGHT, OWNER_ACK, OWNER_RESPONDER, QPI_WIDTH, mr_request_description, mr_result_description, tx_packet_description,
     tx_sent_description)
 from roce_soc.errors import ERRORS
+from roce_soc.memory.deferred import Deferred
 from roce_soc.opcodes import NAK_PSN_SEQUENCE
 from roce_soc.table import BypassFIFO, FlagTable, Table
-from roce_soc.memory.deferred import Deferred
 from roce_soc.transport.reply.bypass import quick_layout
 from roce_soc.transport.responder.layout import READ_INDEX_WIDTH, kill_description
 from roce_soc.verbs import ACCESS_REMOTE_READ
@@ -139,54 +139,54 @@ class ReplySend(LiteXModule):
 
     def _add_exit(self):
         """The oldest reply leaves when its key is known; a failed one stops its QP."""
-        w, results, bits, deferred = self.waiting.source, self.results.source, self.bits, self.deferred
+        oldest, results, bits, deferred = self.waiting.source, self.results.source, self.bits, self.deferred
         control, reads, flight = self.controls.sink, self.readss.sink, self.flight.sink
-        last_nak = (w.syndrome[5:7] == 3) & (w.syndrome != NAK_PSN_SEQUENCE)
+        last_nak = (oldest.syndrome[5:7] == 3) & (oldest.syndrome != NAK_PSN_SEQUENCE)
         is_read, checked, known, bad, dropped = Signal(), Signal(), Signal(), Signal(), Signal()
         to_control, to_reads, fire, fault, refused = (Signal() for _ in range(5))
         miss, put_off, failed = Signal(), Signal(), Signal()
         self.comb += [
-            is_read.eq(w.kind == TX_READ),
-            checked.eq(is_read & (w.check_length != 0)),
-            known.eq(w.valid & (~checked | results.valid)),
-            # Set with the failure itself, cleared by the mark that starts or resets the QP.
-            # With a failed READ go the acknowledges of what came behind it; the NAK that ends the QP stays.
+            is_read.eq(oldest.kind == TX_READ),
+            checked.eq(is_read & (oldest.check_length != 0)),
+            known.eq(oldest.valid & (~checked | results.valid)),
             refused.eq(checked & results.valid & (results.row != 0)),
-            failed.eq((is_read | ((w.kind == TX_INBAND) & ~last_nak)) & self.failed.read(w.qpi[:bits])),
+            # `self.failed` is set in the clock of `faults.sink` and cleared by the QP's mark (both below). With a failed READ go
+            # the acknowledges of what came behind it; the NAK that ends the QP stays.
+            failed.eq((is_read | ((oldest.kind == TX_INBAND) & ~last_nak)) & self.failed.read(oldest.qpi[:bits])),
             # What a failure before it drops needs no page.
             miss.eq(checked & results.miss & ~failed),
-            put_off.eq(miss | (deferred.waits(w.qpi) & ~w.deferred)),
-            dropped.eq(failed | (refused & w.again)),
+            put_off.eq(miss | (deferred.waits(oldest.qpi) & ~oldest.deferred)),
+            dropped.eq(failed | (refused & oldest.again)),
             bad.eq(known & refused & ~dropped & ~put_off),
-            to_control.eq(((w.kind == TX_ACK) | (w.kind == TX_MARK)) & ~put_off),
-            to_reads.eq(((w.kind == TX_INBAND) | (w.kind == TX_MARK) | is_read) & ~dropped & ~put_off),
-            [getattr(deferred.record, name).eq(getattr(w, name)) for name, _ in send_layout()],
-            deferred.append.eq(w.valid & w.ready & put_off & ~w.deferred), deferred.miss.eq(miss),
-            deferred.missed.eq(w.valid & w.ready & miss & w.deferred),
-            deferred.passed.eq(w.valid & w.ready & ~miss & w.deferred),
+            to_control.eq(((oldest.kind == TX_ACK) | (oldest.kind == TX_MARK)) & ~put_off),
+            to_reads.eq(((oldest.kind == TX_INBAND) | (oldest.kind == TX_MARK) | is_read) & ~dropped & ~put_off),
+            [getattr(deferred.record, name).eq(getattr(oldest, name)) for name, _ in send_layout()],
+            deferred.append.eq(oldest.valid & oldest.ready & put_off & ~oldest.deferred), deferred.miss.eq(miss),
+            deferred.missed.eq(oldest.valid & oldest.ready & miss & oldest.deferred),
+            deferred.passed.eq(oldest.valid & oldest.ready & ~miss & oldest.deferred),
             deferred.released.ready.eq(1),
-            fire.eq(known & ~bad & ~(w.after_control & self.controls.source.valid)
+            fire.eq(known & ~bad & ~(oldest.after_control & self.controls.source.valid)
                 & (control.ready | ~to_control) & ((reads.ready & flight.ready) | ~to_reads)),
             fault.eq(bad & ~self.returned.valid & (self.faults.level < 8)),
-            w.ready.eq(fire | fault),
-            results.ready.eq(w.ready & checked),
+            oldest.ready.eq(fire | fault),
+            results.ready.eq(oldest.ready & checked),
             control.valid.eq((fire & to_control) | self.direct),
             reads.valid.eq(fire & to_reads),
             flight.valid.eq(fire & to_reads),
             self.flight_begun.eq(flight.valid),
-            flight.last_reply.eq(w.last_reply), flight.index.eq(w.index), flight.again.eq(w.again & is_read),
+            flight.last_reply.eq(oldest.last_reply), flight.index.eq(oldest.index), flight.again.eq(oldest.again & is_read),
             # Failures: payload reads first, they cannot wait.
             self.faults.sink.valid.eq(self.returned.valid | fault),
-            self.faults.sink.qpi.eq(w.qpi), self.faults.sink.psn.eq(w.psn), self.faults.sink.row.eq(results.row),
+            self.faults.sink.qpi.eq(oldest.qpi), self.faults.sink.psn.eq(oldest.psn), self.faults.sink.row.eq(results.row),
             If(self.returned.valid, self.faults.sink.payload.eq(self.returned.payload)),
             self.failed.set.eq(self.faults.sink.valid), self.failed.set_adr.eq(self.faults.sink.qpi),
             self.faults.source.connect(self.fail),
-            self.failed.clear.eq(fire & (w.kind == TX_MARK) & ~put_off), self.failed.clear_adr.eq(w.qpi),
+            self.failed.clear.eq(fire & (oldest.kind == TX_MARK) & ~put_off), self.failed.clear_adr.eq(oldest.qpi),
         ]
         for tx, owner in ((control, OWNER_ACK), (reads, OWNER_RESPONDER)):
             self.comb += [
-                tx.owner.eq(owner), tx.marker.eq(w.kind == TX_MARK),
-                [getattr(tx, name).eq(getattr(w, name)) for name in REPLY_FIELDS],
+                tx.owner.eq(owner), tx.marker.eq(oldest.kind == TX_MARK),
+                [getattr(tx, name).eq(getattr(oldest, name)) for name in REPLY_FIELDS],
                 tx.target.eq(results.target), tx.addr.eq(results.addr),
             ]
         self.comb += If(self.direct,

@@ -7,8 +7,8 @@ from litex.soc.interconnect import stream
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START, CTL_STOP, OWNER_REQUESTER, mr_result_description, tx_sent_description
 from roce_soc.errors import ROW_WIDTH, index_of
-from roce_soc.table import KickQueue
 from roce_soc.memory.deferred import MissQueue
+from roce_soc.table import KickQueue
 from roce_soc.transport.requester.state import (
     GENERATION_WIDTH, LOCAL_FAULT, LOCAL_KICK, PSN_WIDTH, REWIND_MISS, TIME_WIDTH, burst_layout, local_description,
     rewind_description)

@@ -61,7 +61,7 @@ def walker_layout():
 
 
 def outstanding_layout():
-    """An entry of the outstanding ring; `slots`: the work request takes two ring slots."""
+    """An entry of the outstanding ring; `two_slots`: the work request takes two ring slots."""
     return [
         ("first_psn", 24), ("last_psn", 24), ("slot", 16), ("two_slots", 1), ("wr_id", 64),
         ("wc_opcode", 8), ("signalled", 1), ("length", 32)]

@@ -100,8 +100,8 @@ class RequesterVisit(LiteXModule):
         self.add_decision()
         self.add_write()
 
-    def shift(self, stage, layout):
-        """A Record of `layout` that holds, in the given stage, what the returned input had a clock before."""
+    def shift(self, layout):
+        """A Record of `layout`, and another that holds it a clock later."""
         now, after = Record(layout), Record(layout)
         self.sync += after.raw_bits().eq(now.raw_bits())
         return now, after
@@ -160,7 +160,7 @@ class RequesterVisit(LiteXModule):
             ("sq_target", TARGET_WIDTH), ("sq_addr", 64)]
         layout += [(n, getattr(wqe, n).nbits) for n in
             ("length", "wr_id", "local_va", "lkey", "imm", "remote_va", "rkey")]
-        a, self.s3 = self.shift(2, layout)
+        a, self.s3 = self.shift(layout)
         self.comb += [getattr(a, n).eq(getattr(row, n)) for n, _ in requester_layout()]
         self.comb += [getattr(a, n).eq(getattr(wqe, n)) for n in
             ("length", "wr_id", "local_va", "lkey", "imm", "remote_va", "rkey")]
@@ -220,7 +220,7 @@ class RequesterVisit(LiteXModule):
         left = [
             ("left", 24), ("offset", 32), ("remaining", 32), ("chunk", READ_SHIFT + 1), ("chunk_last", 1), ("retry", 1),
             ("end_psn", 24), ("inline_addr", 64), ("next_slot", 16), ("halted", 1), ("halted_psn", 24)]
-        a, self.s4 = self.shift(3, left + s3.layout)
+        a, self.s4 = self.shift(left + s3.layout)
         self.comb += [getattr(a, n).eq(getattr(s3, n)) for n, _ in s3.layout]
         fresh, packets = Signal(24), Signal(24)
         final  = Signal(32)
@@ -249,7 +249,7 @@ class RequesterVisit(LiteXModule):
         layout = [
             ("flush", 1), ("jump", 1), ("seek", 1), ("refuse", 1), ("go", 1), ("row", ROW_WIDTH),
             ("count", 24), ("bytes", READ_SHIFT + 1), ("last", 1), ("next", 24), ("local", 64), ("remote", 64)]
-        a, self.s5 = self.shift(4, layout + s4.layout)
+        a, self.s5 = self.shift(layout + s4.layout)
         self.comb += [getattr(a, n).eq(getattr(s4, n)) for n, _ in s4.layout]
         fits, able, held, bad = Signal(), Signal(), Signal(), Signal()
         alive = Signal()

@@ -87,7 +87,7 @@ class RequestCheck(LiteXModule):
 
         # Responder rows: address at clock 0, here at clock 2 ... 5.
         self.table = table = Table(ROW_LAYOUT, n_qps)
-        read       = table.get_port(old_word=False)       # packets of a QP are further apart than its row takes.
+        read       = table.get_port(old_word=False)       # RequestEntry.busy keeps a QP out while `stages` shows it.
         self.rows  = {2: read.row, **{n: Record(ROW_LAYOUT, name=f"row{n}") for n in range(3, 6)}}
         self.comb += read.adr.eq(self.packet.qpi), context_port.adr.eq(self.packet.qpi)
         self.conns = {n: Record(CONNECTION_FIELDS, name=f"conn{n}") for n in range(3, 6)}
@@ -148,7 +148,7 @@ class RequestCheck(LiteXModule):
     def _add_clock3(self, first, take):
         """Takes the receive WQE. Returns the results at clock 4."""
         p, row, flags, conn = self.p[3], self.rows[3], self.flags[3], self.conns[3]
-        fits, pending = Signal(), Signal(READ_INDEX_WIDTH)
+        pending = Signal(READ_INDEX_WIDTH)
         second = Record([(name, 1) for name in (
             "packet", "row_state", "row_class", "row_uc", "duplicate", "ahead", "sequence", "access", "reads",
             "candidate", "asks", "needs", "got", "park", "full", "bad_pmtu", "bad_last", "bad_reth")]
@@ -190,13 +190,12 @@ class RequestCheck(LiteXModule):
             + [("packets", 24), ("va", 64), ("next_low", 33), ("key", 32), ("left", 32), ("total", 32),
                ("over", 1), ("short", 1), ("bad_wqe", 1), ("wr_id", 64), ("wqe_slot", 16)])
         left, va, key = Signal(32), Signal(64), Signal(32)
-        opens    = flags.send & flags.starts
         wqe_left = Mux(wqe.num_sge == 0, 0, wqe.length)
         self.comb += [
             left.eq(Mux(flags.starts, Mux(flags.send, wqe_left, p.dma_length), row.left)),
             va.eq(Mux(flags.starts, Mux(flags.send, wqe.va, p.va), row.va)),
             key.eq(Mux(flags.starts, Mux(flags.send, wqe.lkey, p.rkey), row.key)),
-            # Asked on trust: the verdict is not awaited, a refused packet's answer is not used.
+            # Asked a clock before the verdict. Of a packet that is refused RequestExecute takes the result and ignores it.
             self.key.valid.eq(second.asks),
             self.key.key.eq(key),
             self.key.va.eq(va),
@@ -223,67 +222,66 @@ class RequestCheck(LiteXModule):
         ]
         return third
 
-    def _add_clock5(self, t):
+    def _add_clock5(self, checked):
         """Verdict and new row."""
         p, row_, flags, conn, new, verdict = self.p[5], self.rows[5], self.flags[5], self.conns[5], self.new, self.verdict
         error, accept, fatal = Signal(ROW_WIDTH), Signal(), Signal()
-        syndrome_psn = Signal(24)
         self.comb += [
-            If(~t.packet, error.eq(0)
-            ).Elif(t.full, error.eq(row("BUFFER_FULL"))
-            ).Elif(t.row_state, error.eq(row("QP_STATE"))
-            ).Elif(t.row_class, error.eq(Mux(t.row_uc, row("UC_DROPPED"), row("UD_DROPPED")))
-            ).Elif(t.duplicate, error.eq(Mux(flags.refused, row("DUPLICATE_DROPPED"), row("PSN_DUPLICATE")))
-            ).Elif(t.ahead, error.eq(Mux(row_.nak_sent, row("PSN_SEQUENCE_AGAIN"), row("PSN_SEQUENCE")))
-            ).Elif(~t.sequence, error.eq(row("OPCODE_SEQUENCE"))
-            ).Elif(~t.access, error.eq(row("QP_ACCESS"))
-            ).Elif(t.reads, error.eq(row("READ_RESOURCES"))
-            ).Elif(t.needs & ~t.got, error.eq(row("RNR"))
-            ).Elif(t.needs & t.bad_wqe, error.eq(row("RECV_WQE"))
-            ).Elif(t.bad_pmtu, error.eq(row("LENGTH_PMTU"))
-            ).Elif(t.bad_last, error.eq(row("LENGTH_LAST"))
-            ).Elif(t.bad_reth, error.eq(row("LENGTH_RETH"))
-            ).Elif(flags.send & t.over, error.eq(row("LENGTH_RECV"))
-            ).Elif(flags.write & (t.over | (flags.ends & t.short)), error.eq(row("LENGTH_RESIDUE"))
+            If(~checked.packet, error.eq(0)
+            ).Elif(checked.full, error.eq(row("BUFFER_FULL"))
+            ).Elif(checked.row_state, error.eq(row("QP_STATE"))
+            ).Elif(checked.row_class, error.eq(Mux(checked.row_uc, row("UC_DROPPED"), row("UD_DROPPED")))
+            ).Elif(checked.duplicate, error.eq(Mux(flags.refused, row("DUPLICATE_DROPPED"), row("PSN_DUPLICATE")))
+            ).Elif(checked.ahead, error.eq(Mux(row_.nak_sent, row("PSN_SEQUENCE_AGAIN"), row("PSN_SEQUENCE")))
+            ).Elif(~checked.sequence, error.eq(row("OPCODE_SEQUENCE"))
+            ).Elif(~checked.access, error.eq(row("QP_ACCESS"))
+            ).Elif(checked.reads, error.eq(row("READ_RESOURCES"))
+            ).Elif(checked.needs & ~checked.got, error.eq(row("RNR"))
+            ).Elif(checked.needs & checked.bad_wqe, error.eq(row("RECV_WQE"))
+            ).Elif(checked.bad_pmtu, error.eq(row("LENGTH_PMTU"))
+            ).Elif(checked.bad_last, error.eq(row("LENGTH_LAST"))
+            ).Elif(checked.bad_reth, error.eq(row("LENGTH_RETH"))
+            ).Elif(flags.send & checked.over, error.eq(row("LENGTH_RECV"))
+            ).Elif(flags.write & (checked.over | (flags.ends & checked.short)), error.eq(row("LENGTH_RESIDUE"))
             ),
-            accept.eq(t.packet & (error == 0)),
+            accept.eq(checked.packet & (error == 0)),
             fatal.eq(is_fatal(error)),
             self.result.eq(p),
             self.result_valid.eq(self.v[5]),
-            self.result_park.eq(t.park),
+            self.result_park.eq(checked.park),
         ]
-        self._add_row(t, accept, fatal, error)
-        holds  = t.got | (row_.message == MESSAGE_SEND)
+        self._add_row(checked, accept, fatal, error)
+        holds  = checked.got | (row_.message == MESSAGE_SEND)
         self.comb += [
             # Verdict. `verdict.check`: its key was asked for a clock ago.
-            verdict.valid.eq(self.v[5] & ~t.park),
+            verdict.valid.eq(self.v[5] & ~checked.park),
             [getattr(verdict, name).eq(getattr(p, name)) for name in (
                 "qpi", "opcode", "psn", "pseudo", "code", "has_slot", "slot", "offset", "length", "imm", "se",
                 "dma_length")],
-            verdict.rkey.eq(t.key),
+            verdict.rkey.eq(checked.key),
             [getattr(verdict, name).eq(getattr(conn, name)) for name in ("qpn", "recv_cq", "rq_index", "pd", "pmtu")],
             verdict.row.eq(error),
             verdict.in_rtr.eq(accept & (conn.state == QP_RTR)),
-            verdict.msn.eq(Mux(t.packet, new.msn, row_.msn)),
+            verdict.msn.eq(Mux(checked.packet, new.msn, row_.msn)),
             verdict.counted.eq(accept & flags.ends),
             verdict.timer.eq(conn.min_rnr_timer),
-            verdict.check.eq(t.asks),
+            verdict.check.eq(checked.asks),
             verdict.lands.eq(accept & ~flags.read & (p.length != 0)),
             verdict.recv.eq(flags.send),
             verdict.holds.eq(holds),
-            verdict.opens.eq(t.got),
+            verdict.opens.eq(checked.got),
             verdict.closes.eq(accept & flags.ends & holds),
-            verdict.wr_id.eq(t.wr_id),
-            verdict.wqe_slot.eq(t.wqe_slot),
-            verdict.byte_len.eq(t.total),
+            verdict.wr_id.eq(checked.wr_id),
+            verdict.wqe_slot.eq(checked.wqe_slot),
+            verdict.byte_len.eq(checked.total),
             verdict.with_imm.eq(flags.imm),
             verdict.write.eq(flags.write),
-            verdict.va.eq(t.va),
-            verdict.last_psn.eq(p.psn + t.packets - 1),
+            verdict.va.eq(checked.va),
+            verdict.last_psn.eq(p.psn + checked.packets - 1),
             verdict.index.eq(row_.reads),
             # Answer: an accepted packet's own PSN, the last executed one for a duplicate, else the expected one.
             verdict.ack_psn.eq(row_.epsn),
-            If(~t.packet,
+            If(~checked.packet,
                 verdict.ack_psn.eq(p.psn),
             ).Elif(accept,
                 verdict.ack_psn.eq(p.psn),
@@ -296,23 +294,23 @@ class RequestCheck(LiteXModule):
             ),
         ]
 
-    def _add_row(self, t, accept, fatal, error):
+    def _add_row(self, checked, accept, fatal, error):
         """The row written back."""
         p, old, flags, new = self.p[5], self.rows[5], self.flags[5], self.new
         self.comb += [
             new.eq(old),
             If(accept,
-                new.epsn.eq(p.psn + t.packets),
+                new.epsn.eq(p.psn + checked.packets),
                 new.msn.eq(old.msn + flags.ends),
                 new.nak_sent.eq(0),
                 new.message.eq(Mux(flags.ends, MESSAGE_NONE, Mux(flags.send, MESSAGE_SEND, MESSAGE_WRITE))),
                 new.reads.eq(old.reads + flags.read),
-                new.va.eq(Cat(t.next_low[:32], (t.va[32:] + t.next_low[32])[:32])),
-                new.key.eq(t.key),
-                new.left.eq(t.left),
-                new.total.eq(t.total),
-                new.wr_id.eq(t.wr_id),
-                new.wqe_slot.eq(t.wqe_slot),
+                new.va.eq(Cat(checked.next_low[:32], (checked.va[32:] + checked.next_low[32])[:32])),
+                new.key.eq(checked.key),
+                new.left.eq(checked.left),
+                new.total.eq(checked.total),
+                new.wr_id.eq(checked.wr_id),
+                new.wqe_slot.eq(checked.wqe_slot),
             ),
             If((error == row("PSN_SEQUENCE")) | (error == row("RNR")), new.nak_sent.eq(1)),
             If(fatal | (p.pseudo == PSEUDO_KILL), new.alive.eq(0), new.message.eq(MESSAGE_NONE)),
@@ -322,7 +320,7 @@ class RequestCheck(LiteXModule):
                     new.raw_bits().eq(0),
                     new.alive.eq(1),
                     new.epsn.eq(p.psn),
-                    new.reads.eq(t.reads_done),
+                    new.reads.eq(checked.reads_done),
                 ),
                 If(p.code == CTL_ERR,
                     new.alive.eq(0),

@@ -13,7 +13,7 @@ from roce_soc.common import CTL_ERR, CTL_RESET, QPI_WIDTH, ctl_description, rx_p
 from roce_soc.packet.buffer import chunks_of
 from roce_soc.table import InitWalker, Table, clocked_port
 from roce_soc.transport.responder.layout import (
-    PSEUDO_CTL, PSEUDO_KILL, PSEUDO_NONE, PSEUDO_SILENT, kill_description, packet_layout, sum_or)
+    PSEUDO_CTL, PSEUDO_KILL, PSEUDO_SILENT, kill_description, packet_layout, sum_or)
 
 PARK_DEPTH   = 256   # parked packets of all QPs.
 PARK_QP      = 192   # parked packets of a QP: more than 2 us of WRITEs of 64 bytes, which are 154.
@@ -168,7 +168,7 @@ class RequestEntry(LiteXModule):
 
     def _add_admission(self, event, drain):
         """Parked heads before kills before control before new packets."""
-        bits, out, sink, ctl, lists = self.bits, self.out, self.sink, self.ctl, self.lists
+        bits, out, sink, lists = self.bits, self.out, self.sink, self.lists
         fresh, pseudo = Record(packet_layout()), Record(packet_layout())
         entry = lists.read(sink.qpi[:bits])
         places, longer, waits = Signal(), Signal(), Signal()
@@ -178,7 +178,7 @@ class RequestEntry(LiteXModule):
         self.comb += [
             longer.eq(places & (~entry.parked | (entry.count != PARK_QP))),
             waits.eq(entry.parked | self.put_off(sink.qpi)),
-            # Not in front of a packet in the check stage that may have to be parked yet.
+            # Appending waits while a packet of this QP is in the check stage: that one is older and may be parked yet.
             append.eq(sink.valid & self.ready & waits & longer & ~event & (entry.parked | ~self.busy(sink.qpi))),
             drop.eq(waits & ~longer & ~event),
             fresh.drop.eq(waits),
@@ -198,7 +198,7 @@ class RequestEntry(LiteXModule):
             ),
             self.parked.eq(Mux(self.walker.ready, PARK_DEPTH - self.free.level, 0)),
         ]
-        # One write port each: a result's clock is not used to append.
+        # Store, links and lists have one write port: in a clock with `event` the result has it, so `append` is off.
         result = self.result
         self.comb += [
             self.free.source.ready.eq(append | self.park_now),

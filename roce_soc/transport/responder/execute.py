@@ -14,11 +14,11 @@ from roce_soc.common import (
     CTL_ERR, CTL_RESET, CTL_START, IN_FLIGHT, QPI_WIDTH, cqe_description, event_description, mr_request_description,
     mr_result_description, place_description, place_done_description, refusal_description, where_description)
 from roce_soc.errors import ERRORS, ROW_WIDTH
+from roce_soc.memory.deferred import Deferred
 from roce_soc.opcodes import ACK_UNLIMITED, SYNDROME_ACK, SYNDROME_RNR
 from roce_soc.packet.buffer import chunks_of
 from roce_soc.queue.rq_layout import RQ_CTL_FLUSH, RQ_CTL_RESET, rq_ctl_description
 from roce_soc.table import BypassFIFO, KickQueue, Table, kick_description
-from roce_soc.memory.deferred import Deferred
 from roce_soc.transport.responder.layout import *
 from roce_soc.verbs import (
     ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, WC_FLAG_WITH_IMM, WC_RECV, WC_RECV_RDMA_WITH_IMM, WC_SUCCESS)
@@ -272,7 +272,7 @@ class RequestAnswer(LiteXModule):
         """Everything that leaves for a packet leaves in one clock, and only when all can take it."""
         self.opened  = opened = Table(1, n_qps, distributed=True)
         self.cqes    = cqes    = stream.SyncFIFO(cqe_description(), 8)
-        # A QP fails once: these hold all there can be, so that no answer waits for the command port or the entry.
+        # `opened` lets each QP fail once in a life: n_qps places never fill, no answer waits for qp/command.py or the entry.
         self.events  = events  = stream.SyncFIFO(event_description(), n_qps, buffered=True)
         self.replies = replies = stream.SyncFIFO(answer_description(), REPLIES)
         self.rq_ctls = rq_ctls = stream.SyncFIFO(rq_ctl_description(), 2)
@@ -377,7 +377,7 @@ class RequestAnswer(LiteXModule):
         """ACK, NAK, READ or control to the reply scheduler."""
         answers, final, syndrome = Signal(), sink.final, sink.syndrome
         self.comb += [
-            # A row that drops the packet has no action; the action of one killed on the way is void.
+            # A row that drops has no action (check.py); the action of a packet whose row became QP_STATE (`killed`) is not used.
             answers.eq(good & (sink.action != ACTION_NONE) & (final != row("QP_STATE"))),
             reply.valid.eq(fire & (answers | failed | ctl | reply.told)),
             reply.void.eq(~(answers | failed | ctl)),

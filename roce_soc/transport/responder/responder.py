@@ -59,7 +59,8 @@ class RoCEResponder(LiteXModule):
     refusal : refusal_description(), out
 
     Latency: packet to place record 6 clocks, to its address 9 with a key check; done to reply record 2 clocks.
-    Errors : every RESPONDER row of errors.py but the atomic ones; QP_STATE for packets behind a failure.
+    Errors : the RESPONDER rows of errors.py but ATOMIC_ALIGN and INVALIDATE_KEY; QP_STATE for packets behind a failure,
+        BUFFER_FULL for those without a place.
     """
     def __init__(self, n_qps, context_port, mr_port, receive_queues, reply, n_chunks=512):
         if n_qps < 16 or n_qps > MAX_QPS or n_qps & (n_qps - 1):

@@ -33,7 +33,8 @@ class TimerScanner(LiteXModule):
     now : out
         Ticks since reset.
 
-    Latency: each QP once in n_qps*SCAN_CYCLES clocks; a time-out is never early and late by at most that.
+    Latency: each QP once in n_qps*SCAN_CYCLES clocks; a time-out is early by less than a tick and late by at
+        most that, and by what holds the completer up.
     Errors : none.
     """
     def __init__(self, n_qps):

@@ -15,7 +15,7 @@ from roce_soc.table import FlagTable, KickQueue, kick_description
 from roce_soc.transport.requester.state import (
     ITEM_CTL, ITEM_ERROR, ITEM_FLUSH, ITEM_NONE, ITEM_PAUSE, ITEM_RESET, ITEM_REWIND, ITEM_SEEK, ITEM_START,
     LOCAL_FAULT, REWIND_GO, REWIND_PAUSE, REWIND_SEEK, RING_BITS, item_description,
-    local_description, rewind_description, walker_layout)
+    local_description, rewind_description)
 from roce_soc.verbs import WC_SUCCESS
 
 
