@@ -224,10 +224,8 @@ class RequestEntry(LiteXModule):
             ),
         ]
         held_in_all = Signal(len(self.held_more) + 1)
-        self.sync += [
-            held_in_all.eq(self.held + self.held_more),
-            places.eq((self.free.level > PARK_RESERVE) & (held_in_all < self.limit)),
-        ]
+        self.comb += held_in_all.eq(self.held + self.held_more)
+        self.sync += places.eq((self.free.level > PARK_RESERVE) & (held_in_all < self.limit))
         self.sync += self.held.eq(self.held + Mux(append, chunks_of(sink), Mux(self.park_now, chunks_of(result), 0))
             - Mux(self.leave_now, chunks_of(result), 0))
         self._add_control(pseudo, pseudo_valid, pseudo_go, drain)
