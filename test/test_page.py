@@ -238,3 +238,27 @@ def test_random_misses_of_replies(reply_so):
     b.sink.send(kind=reply_bench.REPLY_CTL, qpi=1, code=CTL_START)
     b.run(400)
     assert b.marks == marks + 2
+
+
+def test_back_to_back(so):
+    """A QP's packets that stand one behind the other when the first one misses: in order, receives and duplicates among them."""
+    b = bench(so, 1)
+    for n in range(6):
+        b.post(1, va=ELSE_VA + 0x8000 + 0x1000*n, lkey=ELSE)
+    b.place.set(stall=1.0)
+    b.absent(ELSE)
+    for n in range(6):
+        absent_write(b, 1, bytes([n + 1])*100, offset=0x200*n)
+        b.message(1, "SEND", bytes([n + 0x41])*100)
+        b.send(1, "WRITE_ONLY", b"again", psn=100, va=ELSE_VA, rkey=ELSE, dma_length=5)
+    b.run(300)
+    b.place.set(stall=0)
+    b.run(400)
+    assert not b.cqes and not b.tx
+    b.absent()
+    b.idle()
+    assert [(c.wr_id & 0xff, c.status, c.byte_len) for c in b.cqes] == [(n, 0, 100) for n in range(6)]
+    for n in range(6):
+        assert b.memory.read(ELSE_ADDR + 0x200*n, 100) == bytes([n + 1])*100
+        assert b.memory.read(ELSE_ADDR + 0x8000 + 0x1000*n, 100) == bytes([n + 0x41])*100
+    assert b.answers()[-1][:2] == ("ACK", 111) and set(b.refusals) == {"PSN_DUPLICATE"}
