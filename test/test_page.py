@@ -262,3 +262,60 @@ def test_back_to_back(so):
         assert b.memory.read(ELSE_ADDR + 0x200*n, 100) == bytes([n + 1])*100
         assert b.memory.read(ELSE_ADDR + 0x8000 + 0x1000*n, 100) == bytes([n + 0x41])*100
     assert b.answers()[-1][:2] == ("ACK", 111) and set(b.refusals) == {"PSN_DUPLICATE"}
+
+
+@pytest.mark.parametrize("others", range(4))
+def test_others_between(so, others):
+    """Packets of other QPs stand between those of the one that misses: still in order, whatever the distance."""
+    b = bench(so, *range(1, 2 + others))
+    b.place.set(stall=1.0)
+    b.absent(ELSE)
+    for n in range(6):
+        absent_write(b, 1, bytes([n + 1]) if n else b"missed", offset=0)          # all to one place: the last one stays.
+        for qpi in range(2, 2 + others):
+            b.write(qpi, bytes([n + 1]), offset=qpi)
+    b.run(300)
+    b.place.set(stall=0)
+    b.run(400)
+    assert {a[0] for a in b.tx} == set(range(2, 2 + others))
+    b.absent()
+    b.idle()
+    assert b.memory.read(ELSE_ADDR, 6) == b"\6issed"
+    assert [a[1] for a in b.tx if a[0] == 1] == sorted(a[1] for a in b.tx if a[0] == 1) and not b.refusals
+
+
+def test_error_behind_a_miss(so):
+    """A request that fails behind one that waits fails after it: the first is executed and counted, then the NAK names the second."""
+    b = bench(so, 1)
+    b.place.set(stall=1.0)
+    b.absent(ELSE)
+    absent_write(b, 1, b"good")
+    b.message(1, "WRITE", b"bad!", va=REMOTE_VA, rkey=0x0999)
+    b.write(1, b"behind")
+    b.run(200)
+    b.place.set(stall=0)
+    b.run(400)
+    assert not b.tx and not b.refusals
+    b.absent()
+    b.idle()
+    assert b.memory.read(ELSE_ADDR, 4) == b"good" and b.memory.read(REMOTE_ADDR, 6) == bytes(6)
+    assert b.answers()[-1] == ("ACK", 101, 0x62, 1) and b.refusals == ["MR_KEY", "QP_STATE"]
+
+
+def test_fault_before_a_miss(so):
+    """A placement fails while a page is awaited behind it: the receive that waits there is flushed once."""
+    b = bench(so, 1, hold=200)
+    b.place_error = lambda record: 3 if record.length == 6 else 0
+    b.post(1), b.post(1)
+    b.absent(ELSE)
+    b.place.set(stall=1.0)
+    b.write(1, b"faulty")
+    absent_write(b, 1, b"missed")
+    b.message(1, "SEND", b"taken")
+    b.run(300)
+    b.place.set(stall=0)
+    b.run(800)
+    b.absent()
+    b.idle()
+    assert b.answers()[-1][:3] == ("ACK", 100, 0x63)
+    assert [(c.wr_id & 0xff, c.status) for c in b.cqes] == [(0, 5)]

@@ -238,7 +238,7 @@ class RoCEDecoder(LiteXModule):
         beat, lane            = Signal(9), Signal(6)
         tail_beat             = Signal(9)
         tail_end              = Signal(14)
-        tail_valid = Signal(2)
+        tail_valid            = Signal(2)
         mac_error, runt       = Signal(2), Signal()
         bytes_seen            = Signal(16)
         self.comb += bytes_seen.eq(Cat(lane, tail_beat) + 1)

@@ -6,6 +6,7 @@ Registers, memories and constants are named as in csr.json, which LiteX writes w
 import json
 import socket
 import struct
+from abc import abstractmethod
 from collections.abc import Sequence
 from os import PathLike
 
@@ -44,13 +45,13 @@ class WordBus(Bus):
 
     # Transport: 32-bit words at a byte address of the bus -----------------------------------------
 
+    @abstractmethod
     def read_words(self, address: int, count: int) -> list[int]:
         """`count` words from a byte address on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write_words(self, address: int, words: Sequence[int]) -> None:
         """Writes words from a byte address on."""
-        raise NotImplementedError
 
     # Registers ------------------------------------------------------------------------------------
 

@@ -3,33 +3,35 @@
 
 No gateware import.
 """
+from abc import ABC, abstractmethod
+
 from roce_soc import abi
 
 
-class Bus:
+class Bus(ABC):
     """What RoCE needs of a transport; registers, memory and doorbell are each transport's own.
 
     Transports that reach memories beyond target 0 take their number as a last argument of read_memory and write_memory.
     """
+    @abstractmethod
     def read_register(self, name: str) -> int:
         """A register by its csr.json name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write_register(self, name: str, value: int) -> None:
         """Writes a register by its csr.json name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_memory(self, addr: int, length: int) -> bytes:
         """`length` bytes of the engine's memory target 0 from byte address `addr` on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write_memory(self, addr: int, data: bytes) -> None:
         """Puts bytes into the engine's memory target 0."""
-        raise NotImplementedError
 
+    @abstractmethod
     def doorbell(self, page: int, kind: int, queue: int, index: int) -> None:
         """A doorbell write (`kind`: abi.DOORBELL_*) that acts after all earlier write_memory."""
-        raise NotImplementedError
 
     def push(self, page: int, slot: bytes, queue: int, index: int) -> None:
         """A send work request and its inline data through the doorbell window, as words."""
