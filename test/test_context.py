@@ -106,6 +106,7 @@ def test_parity(rng):
     """A bit that falls over in one reader's copy is told once, by that reader's read, until the row is written; others are not."""
     sim   = Sim(make(16, parity=True), seed=3)
     write, fault = sim.source("write", records=True), sim.sink("fault", records=True)
+    sim.poke("adr0", 15), sim.poke("adr1", 14)      # read before they have been written.
     sim.reset()
     sim.wait("ready", 1)
     for port in (0, 1):

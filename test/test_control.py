@@ -292,3 +292,11 @@ def test_info_says_what_is_missing(tmp_path):
     done = subprocess.run([sys.executable, str(TREE / "software" / "control" / "roce_info.py"), "--csr", "nowhere.json"], cwd=tmp_path,
         capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "nowhere.json" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_incomplete_transport():
+    """A transport that lacks a part is refused by its name when it is made."""
+    class Deaf(Bus):
+        read_register = write_register = read_memory = write_memory = lambda self, *_: 0
+    with pytest.raises(TypeError, match="doorbell"):
+        Deaf()

@@ -6,6 +6,7 @@ import pytest
 
 from roce_soc.common import CTL_ERR, CTL_RESET, CTL_START
 from roce_soc.memory.deferred import PATIENCE
+from sim.harness import build
 from test import reply_bench
 from test.responder_bench import *
 
@@ -271,16 +272,19 @@ def test_others_between(so, others):
     b.place.set(stall=1.0)
     b.absent(ELSE)
     for n in range(6):
-        absent_write(b, 1, bytes([n + 1]) if n else b"missed", offset=0)          # all to one place: the last one stays.
+        if n:
+            b.write(1, bytes([n]), offset=0x100)         # all to one place: the last one stays.
+        else:
+            absent_write(b, 1, b"missed")
         for qpi in range(2, 2 + others):
             b.write(qpi, bytes([n + 1]), offset=qpi)
     b.run(300)
     b.place.set(stall=0)
     b.run(400)
-    assert {a[0] for a in b.tx} == set(range(2, 2 + others))
+    assert {a[0] for a in b.tx} == set(range(2, 2 + others)) and b.memory.read(REMOTE_ADDR + 0x100, 1) == b"\0"
     b.absent()
     b.idle()
-    assert b.memory.read(ELSE_ADDR, 6) == b"\6issed"
+    assert b.memory.read(ELSE_ADDR, 6) == b"missed" and b.memory.read(REMOTE_ADDR + 0x100, 1) == b"\5"
     assert [a[1] for a in b.tx if a[0] == 1] == sorted(a[1] for a in b.tx if a[0] == 1) and not b.refusals
 
 
@@ -319,3 +323,55 @@ def test_fault_before_a_miss(so):
     b.idle()
     assert b.answers()[-1][:3] == ("ACK", 100, 0x63)
     assert [(c.wr_id & 0xff, c.status) for c in b.cqes] == [(0, 5)]
+
+
+def test_no_gap(so):
+    """A flood with a request in every clock leaves no gap: one is made, and what waited goes on in the midst of it."""
+    b = bench(so, *range(1, N_QPS))
+    b.absent(ELSE)
+    absent_write(b, 1, b"waited")
+    b.run(60)
+    for n in range(2000):
+        b.send(2 + n % (N_QPS - 2), "WRITE_ONLY", va=REMOTE_VA, rkey=RKEY, dma_length=0)
+    b.run(40)
+    b.absent()
+    b.run(200)
+    assert b.packet.pending > 500 and b.memory.read(ELSE_ADDR, 6) == b"waited"
+    b.idle()
+
+
+def test_more_than_places():
+    """More QPs miss than there are places: no more packets are let in, none is lost, and all is executed when the pages come."""
+    top = ResponderSide(512)
+    b   = bench(build(top, top.ports(), name="responder512"))
+    for qpi in range(400):
+        b.qp(qpi, ring=False)
+    b.absent(ELSE)
+    for qpi in range(400):
+        absent_write(b, qpi, bytes([qpi & 255, qpi >> 8]), offset=2*qpi)
+    b.run(2000)
+    assert b.packet.pending and not b.tx
+    b.absent()
+    b.idle()
+    assert b.memory.read(ELSE_ADDR, 800) == b"".join(bytes([qpi & 255, qpi >> 8]) for qpi in range(400))
+    assert not b.refusals
+
+
+def test_a_long_read_waits_alone(reply_so):
+    """The replies of a long READ that misses do not take the places of others: its turns go round."""
+    b = reply_bench.Bench(reply_so)
+    b.miss = lambda r: r.va >= 0x100000
+    for qpi in (1, 2):
+        b.read(qpi, 0, 300)
+    b.run(400)
+    b.take()
+    b.read(1, 2, 256*600, va=0x100000)
+    b.run(6000)
+    for n in range(10):
+        b.read(2, 2 + 3*n, 700)
+    b.run(1500)
+    assert [p[2] for p in b.take() if p[0] == 2] == list(range(2, 32)) and b.sim.peek("free") > 240
+    b.miss = lambda r: 0
+    b.page()
+    b.run(12_000)
+    assert b.reads_done(1) == 2

@@ -160,6 +160,41 @@ def test_error_meanwhile(seed):
     assert [c.status for c in b.cqes] == [5]*5 and not b.packets
 
 
+def test_rewound_meanwhile(seed):
+    """A NAK rewinds a QP whose page has come without a word: the rewind that the miss still owes is void, nothing leaves twice more."""
+    b = SendBench(seed)
+    b.connect(0, pmtu=256)
+    b.peers[0] = Silent()
+    fill(b, 0, 3, 200)
+    b.run(cycles=300)
+    assert psns(b) == [0x1000, 0x1001, 0x1002]
+    b.absent(0)
+    fill(b, 0, 1, 200)
+    b.run(cycles=100)
+    b.sim.poke("absent", 0)
+    ack(b, 0x1001, 0x60)
+    b.run(cycles=2*PATIENCE)
+    assert psns(b)[3:] == [0x1001, 0x1002, 0x1003]
+
+
+def test_the_next_life(seed):
+    """A page that was missed comes in the QP's next life, of the same generation: nothing goes back for it."""
+    b = SendBench(seed)
+    b.connect(0)
+    b.absent(0)
+    fill(b, 0, 3, 100)
+    b.run(cycles=60)
+    b.reset(0)
+    b.sim.poke("absent", 0)
+    b.connect(0, psn=0x7000)
+    b.peers[0] = Silent()
+    fill(b, 0, 2, 100)
+    b.run(cycles=2*PATIENCE)
+    fill(b, 0, 1, 100)
+    b.run(cycles=300)
+    assert psns(b) == [0x7000, 0x7001, 0x7002]
+
+
 # Completer ----------------------------------------------------------------------------------------
 
 def reading(seed, *lengths, **options):
@@ -206,6 +241,28 @@ def test_read_key_gone_meanwhile(seed):
     b.run(cycles=200)
     assert [c.status for c in b.cqes] == [WC_LOC_PROT_ERR, 5]
     assert b.sim.peek("free") == 256 and not b.slots
+
+
+def test_key_gone_behind(seed):
+    """READ data whose region is gone, behind data that waits for its page: the first READ lands and completes, then the second fails."""
+    b = SendBench(seed)
+    b.connect(0, pmtu=256)
+    b.mr.send(valid_row=1, index=9, variant=0x55, access=1, pd=7, target=0, va=b.va(0, 0x4000), length=0x1000, addr=0x4000_4000)
+    b.run(cycles=40)
+    b.peers[0] = Silent()
+    b.post(0, WR_RDMA_READ, 100)
+    b.post(0, WR_RDMA_READ, 100, offset=0x4000, lkey=0x955)
+    b.run(cycles=300)
+    b.mr.send(valid_row=0, index=9)
+    b.run(cycles=300)
+    b.absent(0)
+    for n in range(2):
+        read(b, 0x1000 + n, "ONLY", bytes([n + 1])*100)
+    assert not b.cqes and not b.events
+    b.absent()
+    b.run(lambda: len(b.cqes) == 2)
+    expect_cqes(b, 0, [0, WC_LOC_PROT_ERR])
+    assert b.buffer(0, 0, 100) == b"\1"*100 and b.sim.peek("free") == 256 and not b.slots
 
 
 def test_flood(seed):

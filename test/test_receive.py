@@ -317,3 +317,21 @@ def test_kept_payload(so, seed, rng, stall):
             assert b.payload(record) == data
         b.sim.step(10)
         assert b.sim.peek("chunks_free") == free
+
+
+def test_discards_beside_beats_taken(so, seed, rng):
+    """Chunks given back by discards and by beats that are taken in the same clocks: all come back."""
+    b = Bench(so, seed)
+    for _ in range(12):
+        datas = [rng.randbytes(rng.choice((1, 64, 512, 700, 1024))) for _ in range(8)]
+        for data in datas:
+            b.rx.send(packet(opcodes.RC_WRITE_ONLY, payload=data, va=1, rkey=2, dma_length=len(data)).build())
+        b.sim.until(b.request, 8)
+        read = 0
+        for n, record in enumerate(b.request.recv_all()):
+            b.fetch.send(slot=record.slot, discard=n % 2)
+            read += 1 - n % 2
+        b.sim.until(b.data, read)
+        b.data.recv_all()
+        b.sim.step(40)
+        assert b.sim.peek("chunks_free") == 64

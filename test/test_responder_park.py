@@ -247,15 +247,22 @@ def test_places_run_out(so):
 def test_page(so):
     """What a QP that waits for a page sends queues up untried, whoever wakes it; once released all passes in order."""
     b = Bench(so)
+    b.absent(2)
+    for psn in range(3):           # so that the first place is not the first of the list.
+        b.packet.send(qpi=2, psn=psn)
+    b.run(30)
+    b.absent()
+    b.released.send(qpi=2)
+    b.run(60)
     b.packet.send(qpi=1, psn=0)
     b.run(3)
     b.absent(1)                    # found out while the first is in the check stage and the second behind it.
     for psn in range(1, 6):
         b.packet.send(qpi=1, psn=psn)
-        b.packet.send(qpi=2, psn=psn)
+        b.packet.send(qpi=2, psn=psn + 2)
     b.wake.send(qpi=1)
     b.run(200)
-    assert b.psns(1) == [0] and b.psns(2) == list(range(1, 6)) and b.sim.peek("parked") == 5
+    assert b.psns(1) == [0] and b.psns(2) == list(range(8)) and b.sim.peek("parked") == 5
     b.absent()
     b.released.send(qpi=1)
     b.packet.send(qpi=1, psn=6)

@@ -82,7 +82,7 @@ class QPContext(LiteXModule):
             adr = [port.adr] + [Signal(self.bits) for _ in range(self.table.latency)]
             self.sync += [
                 [after.eq(before) for before, after in zip(adr, adr[1:])],
-                If(~kick.valid | kick.ready, kick.valid.eq(port.bad & ready[-1] & ~told.read(adr[-1])), kick.qpi.eq(adr[-1])),
+                If(~kick.valid | kick.ready, kick.valid.eq(port.bad & ready[-1]), kick.qpi.eq(adr[-1])),
             ]
         qpi, again = faults.source.qpi[:self.bits], Signal()
         written = [Record([("valid", 1), ("qpi", self.bits)]) for _ in range(self.table.latency + 3)]

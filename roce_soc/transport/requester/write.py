@@ -44,9 +44,9 @@ def write_visit(s5, step, sq, row, enter, high, moved):
 def write_rewind(s5, step, sq, row, moved):
     """Back to an earlier PSN, or pause until that comes; forward to the oldest message when that was asked for.
 
-    A rewind behind a missing page is void when the QP has been rewound since, was paused, or has begun another life.
+    A rewind behind a missing page is void when the QP has been rewound or paused since; control voids it at the launch.
     """
-    after_miss = (step.op == REWIND_MISS) & (step.generation == s5.generation) & s5.started & ~s5.paused
+    after_miss = (step.op == REWIND_MISS) & (step.generation == s5.generation)
     place = [
         row.next_psn.eq(step.psn),
         row.msg_psn.eq(step.msg_psn),
