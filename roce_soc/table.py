@@ -328,6 +328,12 @@ class KickQueue(LiteXModule):
             popped.row.eq(~popped.read(fifo.source.qpi)),
         ]
 
+    def queued(self, qpi):
+        """Whether a QP is in the queue; one that leaves it in this clock is."""
+        queued = Signal()
+        self.comb += queued.eq(self.pushed.read(qpi) ^ self.popped.read(qpi))
+        return queued
+
 
 # BypassFIFO ---------------------------------------------------------------------------------------
 

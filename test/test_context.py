@@ -12,16 +12,16 @@ from sim.harness import Sim, build
 WIDTH = sum(width for _, width in connection_layout())
 
 
-def make(n_qps, parity=False):
+def make(n_qps, parity=False, ports=2):
     top = QPContext(n_qps, parity)
     ios = {"ready": top.ready, "write": top.write}
-    for i in range(2):
+    for i in range(ports):
         port, flat = top.get_port(), Signal(WIDTH)
         top.comb += flat.eq(port.row.raw_bits())
         ios.update({f"adr{i}": port.adr, f"row{i}": flat})
     if parity:
         ios.update({"fault": top.fault, "refused": top.refusal.valid, "refused_row": top.refusal.row, "refused_qpi": top.refusal.info})
-    return build(top, ios, name=f"context{n_qps}")
+    return build(top, ios, name=f"context{n_qps}_{ports}")
 
 
 @pytest.fixture(scope="module", params=[16, 4096])
@@ -139,3 +139,44 @@ def test_parity(rng):
         read(sim, 0, n), read(sim, 1, n)
     sim.step(10)
     assert not fault.recv_all()
+
+
+@pytest.mark.parametrize("held", [0, 30, 400])
+def test_parity_of_every_copy(rng, held):
+    """Rows wrong in each of eight copies, read by all in each clock until they are written, in the midst of which
+    the event waits: each is told once a life, however many kicks of the old row still stand behind others."""
+    sim   = Sim(make(16, parity=True, ports=8), seed=3)
+    write, fault = sim.source("write", records=True), sim.sink("fault", records=True)
+    sim.reset()
+    sim.wait("ready", 1)
+    for n in range(16):
+        write.send(index=n, row=rng.getrandbits(WIDTH))
+    sim.drain(write)
+    sim.step(2)
+    paths = sorted(sim.memories("table"))
+    assert len(paths) == 8
+
+    def reads(clocks):
+        for _ in range(clocks):
+            one = rng.choice(bad)
+            for port in range(8):
+                sim.poke(f"adr{port}", one if rng.random() < 0.7 else rng.choice(bad))
+            sim.step()
+
+    for _ in range(12):
+        bad = rng.sample(range(16), rng.randrange(1, 4))
+        for path in paths:
+            rows = sim.memories(path)[path]
+            for n in bad:
+                sim.write_row(path, n, rows[n] ^ 1 << rng.randrange(WIDTH))
+        fault.set(stall=1 if held else 0)
+        reads(max(40, held))
+        for n in rng.sample(bad, len(bad)):
+            write.send(index=n, row=rng.getrandbits(WIDTH))
+            reads(rng.choice((1, 2, 40)))
+        reads(60)
+        fault.set(stall=0)
+        reads(60)
+        told = [f.queue for f in fault.recv_all()]
+        # One whose row was written before its turn came is not told any more.
+        assert len(told) == len(set(told)) and set(told) <= set(bad) and (held or len(told) == len(bad)) and told

@@ -25,7 +25,7 @@ PLANTED = {
                                "test_receive.py::test_refused"),
     "tail of the last beat":  ("memory/placer.py", "(c1.end <= i)", "(c1.end < i)",
                                "test_placer.py::test_every_residue"),
-    "ePSN not advanced":      ("transport/responder/check.py", "new.epsn.eq(p.psn + t.packets)", "new.epsn.eq(p.psn)",
+    "ePSN not advanced":      ("transport/responder/check.py", "new.epsn.eq(p.psn + checked.packets)", "new.epsn.eq(p.psn)",
                                "test_responder.py::test_messages"),
     "rewind PSN wrong":       ("transport/retire/walker.py", "rewind.psn.eq(head.una)", "rewind.psn.eq(head.una + 1)",
                                "test_retry.py::test_request_lost"),

@@ -74,8 +74,10 @@ class QPContext(LiteXModule):
         ports, row  = [port for port, _ in self.table.ports], index_of("ROW_PARITY")
         self.faults = faults = KickQueue(self.n_qps, len(ports))
         self.told   = told   = FlagTable(self.n_qps)
+        # Written while a kick for the old row is still queued: that kick tells nothing, whenever its turn comes.
+        self.past   = past   = FlagTable(self.n_qps)
         fault, refusal, ready = self.fault, self.refusal, [Signal() for _ in range(self.table.latency + 1)]
-        self.comb += ready[0].eq(self.table.ready & told.ready & faults.ready)
+        self.comb += ready[0].eq(self.table.ready & told.ready & past.ready & faults.ready)
         self.sync += [after.eq(before) for before, after in zip(ready, ready[1:])]
         for port, kick in zip(ports, faults.kicks):
             # The port's address when its row is here. One that comes while another waits is read again some time.
@@ -84,19 +86,30 @@ class QPContext(LiteXModule):
                 [after.eq(before) for before, after in zip(adr, adr[1:])],
                 If(~kick.valid | kick.ready, kick.valid.eq(port.bad & ready[-1]), kick.qpi.eq(adr[-1])),
             ]
-        qpi, again = faults.source.qpi[:self.bits], Signal()
-        written = [Record([("valid", 1), ("qpi", self.bits)]) for _ in range(self.table.latency + 3)]
+        qpi, again, late = faults.source.qpi[:self.bits], Signal(), Signal()
+        # A written row, when every kick for the old one is in the queue: a reader may have asked for it in the clock of the write,
+        # and each port's kick then waits for its turn.
+        written = [Record([("valid", 1), ("qpi", self.bits)]) for _ in range(self.table.latency + 3 + len(ports))]
         self.sync += [after.eq(before) for before, after in zip(written, written[1:])]
+        clear, load = written[-1], Signal()
+        queued      = faults.queued(clear.qpi)
         self.comb += [
             written[0].valid.eq(self.write.valid & self.write.ready), written[0].qpi.eq(self.write.index),
             again.eq(told.read(qpi)),
-            fault.valid.eq(faults.source.valid & ~again),
-            faults.source.ready.eq(fault.ready | again),
-            fault.first.eq(1), fault.last.eq(1),
-            fault.type.eq(abi.EVENT_QP_FATAL), fault.queue.eq(qpi), fault.info.eq(row),
-            told.set.eq(fault.valid & fault.ready), told.set_adr.eq(qpi),
-            # Behind the old row, which a reader may have asked for in the clock of the write.
-            told.clear.eq(written[-1].valid), told.clear_adr.eq(written[-1].qpi),
-            refusal.valid.eq(fault.valid & fault.ready), refusal.first.eq(1), refusal.last.eq(1),
+            late.eq(past.read(qpi)),
+            # A clock in which a row is seen to be written takes nothing out: queued or not is one thing then.
+            load.eq(faults.source.valid & ~again & ~late & ~clear.valid & (~fault.valid | fault.ready)),
+            faults.source.ready.eq(load | ((again | late) & ~clear.valid)),
+            told.set.eq(load), told.set_adr.eq(qpi),
+            past.set.eq(clear.valid & queued), past.set_adr.eq(clear.qpi),
+            past.clear.eq(faults.source.valid & faults.source.ready), past.clear_adr.eq(qpi),
+            told.clear.eq(clear.valid), told.clear_adr.eq(clear.qpi),
+            refusal.valid.eq(load), refusal.first.eq(1), refusal.last.eq(1),
             refusal.row.eq(row), refusal.info.eq(qpi),
+            fault.first.eq(1), fault.last.eq(1),
+            fault.type.eq(abi.EVENT_QP_FATAL), fault.info.eq(row),
+        ]
+        self.sync += [
+            If(~fault.valid | fault.ready, fault.valid.eq(load)),
+            If(load, fault.queue.eq(qpi)),
         ]
